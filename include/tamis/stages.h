@@ -330,6 +330,27 @@ TAMIS_API int64_t tamis_consume_workspace(const tamis_consume_args *args, int32_
 TAMIS_API int64_t tamis_source_workspace(const tamis_source_args *args, int32_t nth);
 TAMIS_API int64_t tamis_dense_workspace(const tamis_dense_args *args, int32_t nth);
 
+/*
+ * The two levels for a few rows (decode) on many threads: every slice of score, then, once all have
+ * returned, every slice of merge. Score splits one row over its positions; merge selects. The same
+ * results as tamis_consume and tamis_source; the workspace, shared by all slices, holds the scores
+ * of every row's pool (consume) or the block maxima of every row (source).
+ */
+TAMIS_API int64_t tamis_consume_split_workspace(const tamis_consume_args *args, int32_t nth);
+TAMIS_API tamis_status tamis_consume_score(const tamis_backend *backend,
+                                           const tamis_consume_args *args, int32_t ith, int32_t nth,
+                                           tamis_error *error);
+TAMIS_API tamis_status tamis_consume_merge(const tamis_backend *backend,
+                                           const tamis_consume_args *args, int32_t ith, int32_t nth,
+                                           tamis_error *error);
+TAMIS_API int64_t tamis_source_split_workspace(const tamis_source_args *args, int32_t nth);
+TAMIS_API tamis_status tamis_source_score(const tamis_backend *backend,
+                                          const tamis_source_args *args, int32_t ith, int32_t nth,
+                                          tamis_error *error);
+TAMIS_API tamis_status tamis_source_merge(const tamis_backend *backend,
+                                          const tamis_source_args *args, int32_t ith, int32_t nth,
+                                          tamis_error *error);
+
 /* One line for each call: X(name). Declares tamis_NAME_args_default and tamis_NAME. */
 #define TAMIS_STAGE_LIST(X)                                                                        \
     X(q_prepare)                                                                                   \

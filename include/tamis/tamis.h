@@ -13,6 +13,7 @@
  *   config.h   a model's settings and the role of each layer
  *   cache.h    index-K memory
  *   stages.h   every stage as a call of its own, and the two levels composed of them
+ *   pool.h     a small thread pool for programs that have none
  *
  * Simple use on a CPU, for one layer and all rows:
  *
@@ -36,6 +37,7 @@
 #include <tamis/config.h>
 #include <tamis/cache.h>
 #include <tamis/stages.h>
+#include <tamis/pool.h>
 
 #ifdef __cplusplus
 extern "C" {
