@@ -4,7 +4,9 @@
  *
  * The format is tamis-trace/1 (docs/trace.md). Reading maps the file; tensors are views into the
  * map until the trace is closed. Everything a file says is checked before it is believed; the one
- * error names the file, the tensor, what was required and what was found.
+ * error names the tensor (or "file", "header", "__metadata__.KEY"), what was required and what was
+ * found; the caller, who has the path, says which file. Errors are printable ASCII. A file that
+ * another program cuts short while it is open here raises SIGBUS, as any mapped file does.
  */
 #ifndef TAMIS_IO_TRACE_H
 #define TAMIS_IO_TRACE_H
@@ -15,12 +17,13 @@
 
 /* ---- safetensors --------------------------------------------------------------------------- */
 
-enum { /* dtypes this reader knows by size; others are refused */
+enum { /* dtypes */
        SAFETENSORS_U8 = 1,
        SAFETENSORS_I32,
        SAFETENSORS_I64,
        SAFETENSORS_F32,
-       SAFETENSORS_BF16
+       SAFETENSORS_BF16,
+       SAFETENSORS_OTHER /* another of whole bytes, as a foreign tensor may have; not written */
 };
 
 typedef struct safetensors_tensor {
@@ -28,13 +31,14 @@ typedef struct safetensors_tensor {
     int32_t dtype;
     int32_t rank; /* 0..4 */
     int64_t shape[4];
-    const void *data; /* in the map; aligned to 8 or copied so that it is */
+    const void *data; /* in the map; aligned to its element, or copied so that it is; never NULL */
     int64_t bytes;
 } safetensors_tensor;
 
 typedef struct safetensors safetensors;
 
-/* Opens and checks a whole file. Errors: TAMIS_ERROR_FILE, TAMIS_ERROR_FORMAT, TAMIS_ERROR_MEMORY.
+/* Opens and checks a whole file; tensors are in order of name. Errors: TAMIS_ERROR_FILE,
+ * TAMIS_ERROR_FORMAT, TAMIS_ERROR_MEMORY.
  */
 tamis_status safetensors_open(const char *path, safetensors **file, tamis_error *error);
 /* The same over bytes in memory, which must outlive the object (fuzzing, tests). */
@@ -51,8 +55,10 @@ const char *safetensors_metadata(const safetensors *file, const char *key);
  * Writes a file whole or not at all: to PATH.tmp-<pid>, synced, then renamed over PATH. Names are
  * unique; metadata is an array of pairs (key, value), `pairs` of them. A file is written in pieces
  * so that a large trace needs no copy of itself: begin with all tensors (their data pointers may be
- * NULL), then the data of each in order, then commit. abort (also after an error) removes the
- * temporary.
+ * NULL), then the data of each in order, then commit. Put wide dtypes first: nothing pads the data,
+ * and readers copy what is not aligned. commit and abort free the writer, whatever they return;
+ * after an error of data, call abort. Nothing is left behind but after a commit that succeeded. An
+ * existing path that is no regular file (a device, a folder) is refused.
  */
 typedef struct safetensors_writer safetensors_writer;
 tamis_status safetensors_writer_begin(const char *path, const safetensors_tensor *tensors,
@@ -73,7 +79,10 @@ typedef struct tamis_model_file {
     int32_t *index_source_layer_ids;
 } tamis_model_file;
 
-/* `file` is only for messages. Unknown keys are ignored; wrong types and values are named. */
+/*
+ * `file` (or NULL) is only for messages: "FILE: KEY". Unknown keys are ignored; wrong types and
+ * values are named. What keys must be together is tamis_model_roles' to judge.
+ */
 tamis_status tamis_model_from_json(const char *file, const char *json, tamis_model_file *out,
                                    tamis_error *error);
 void tamis_model_file_free(tamis_model_file *m); /* zeroed is fine */
@@ -82,8 +91,7 @@ void tamis_model_file_free(tamis_model_file *m); /* zeroed is fine */
 
 typedef struct tamis_trace_layer {
     int32_t layer;
-    int32_t
-        present; /* 0: an index source that the trace has no q, w for; everything below is unset */
+    int32_t present; /* 0: an index source that the trace has no q, w for: all below role is 0 */
     tamis_layer_role role;
     /* MXFP4 views of q and w of this layer; bf16/f32 q is quantised when it is opened. */
     tamis_query query;
@@ -104,11 +112,16 @@ typedef struct tamis_trace {
     int64_t requests;
     const int64_t *position;         /* [R] token positions */
     const int32_t *request;          /* [R] */
-    const int64_t *context;          /* [requests] tokens */
+    const int64_t *context;          /* [requests] tokens; without `request` as many as K holds */
     int32_t layer_count;             /* index-source layers, ascending, present or not */
     const tamis_trace_layer *layers; /* [layer_count] */
-    const int32_t *blocks; /* [R][candidate_topk_blocks] results found in the file, or NULL */
-    const char *about;     /* metadata "about", or NULL */
+    /*
+     * [R][candidate_topk_blocks] published blocks found in the file, or NULL. Never NULL where
+     * consumers are present and their source is not: they use these (every visible block when the
+     * file has none and no row sees more than topk_blocks of them; more is an error).
+     */
+    const int32_t *blocks;
+    const char *about; /* metadata "about", or NULL */
 } tamis_trace;
 
 /* Opens, checks and prepares a trace. On error *trace is NULL. */
@@ -120,7 +133,8 @@ void tamis_trace_close(tamis_trace *trace); /* NULL is fine */
 
 /*
  * Opens a RESULT file against an open trace: selected.<layer> and blocks, each optional, checked
- * for dtype and shape. Values may be anything: judging them is `check`'s work.
+ * for dtype and shape. Values may be anything: judging them is `check`'s work. A file with none of
+ * them is refused. Metadata "format", where given, is tamis-result/1 or tamis-trace/1.
  */
 typedef struct tamis_result {
     const int32_t *const *selected; /* [trace.layer_count] [R][index_topk] or NULL */
