@@ -2,6 +2,8 @@
 # Flags of every target. Contraction is off everywhere: FMA stands only where it is written.
 add_compile_options(-Wall -Wextra -Wshadow -Wpointer-arith -Wstrict-prototypes -Wundef -ffp-contract=off
                     -fvisibility=hidden -fno-math-errno -D_POSIX_C_SOURCE=200809L)
+# Texts of errors are cut to their buffers on purpose.
+add_compile_options($<$<C_COMPILER_ID:GNU>:-Wno-format-truncation>)
 if(TAMIS_WERROR)
   add_compile_options(-Werror)
 endif()
