@@ -1,0 +1,16 @@
+# SPDX-License-Identifier: MIT
+# What `make install` puts where: headers, both libraries, pkg-config and CMake package files.
+include(CMakePackageConfigHelpers)
+install(DIRECTORY ${PROJECT_SOURCE_DIR}/include/tamis DESTINATION ${CMAKE_INSTALL_INCLUDEDIR})
+install(TARGETS tamis tamis_static EXPORT tamis-targets
+        LIBRARY DESTINATION ${CMAKE_INSTALL_LIBDIR}
+        ARCHIVE DESTINATION ${CMAKE_INSTALL_LIBDIR})
+install(EXPORT tamis-targets NAMESPACE tamis:: DESTINATION ${CMAKE_INSTALL_LIBDIR}/cmake/tamis)
+file(WRITE ${PROJECT_BINARY_DIR}/tamis-config.cmake
+     "include(\${CMAKE_CURRENT_LIST_DIR}/tamis-targets.cmake)\n")
+write_basic_package_version_file(${PROJECT_BINARY_DIR}/tamis-config-version.cmake
+                                 COMPATIBILITY SameMinorVersion)
+install(FILES ${PROJECT_BINARY_DIR}/tamis-config.cmake ${PROJECT_BINARY_DIR}/tamis-config-version.cmake
+        DESTINATION ${CMAKE_INSTALL_LIBDIR}/cmake/tamis)
+configure_file(${PROJECT_SOURCE_DIR}/cmake/tamis.pc.in ${PROJECT_BINARY_DIR}/tamis.pc @ONLY)
+install(FILES ${PROJECT_BINARY_DIR}/tamis.pc DESTINATION ${CMAKE_INSTALL_LIBDIR}/pkgconfig)
