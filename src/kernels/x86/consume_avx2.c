@@ -1,0 +1,73 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * consume_avx2.c: each row's best positions inside its published blocks (spec 5.3).
+ * Expand, score and select a row before the next one, so that its scores stay in the cache.
+ */
+#include "cache/address.h"
+#include "kernels/kernels.h"
+#include "kernels/rows.h"
+
+/* Copies a list that is as publish writes it: ascending, unique, visible, -1 tail. 0 otherwise. */
+static int copy_published(const tamis_consume_args *args, int64_t r, int32_t *blocks,
+                          int64_t *count) {
+    const int32_t *ids = args->blocks + r * args->blocks_stride;
+    int64_t n = args->counts ? args->counts[r] : args->width;
+    int64_t limit = tamis_blocks_of(tamis_row_length(&args->rows, r), args->block_size);
+    int32_t anchor = (int32_t)(tamis_row_start(&args->rows, r) / args->block_size), last = -1;
+    while (n > 0 && ids[n - 1] == -1) {
+        n--;
+    }
+    for (int64_t i = 0; i < n; i++) {
+        if (ids[i] <= last || ids[i] >= limit) {
+            return 0;
+        }
+        last = ids[i];
+        blocks[i] = last + anchor;
+    }
+    *count = n;
+    return 1;
+}
+
+static int64_t expand_row(const tamis_consume_args *args, int64_t r, int32_t *blocks) {
+    int32_t count = 0;
+    int64_t copied;
+    tamis_expand_args expand = {0};
+    if (copy_published(args, r, blocks, &copied)) {
+        return copied;
+    }
+    expand.candidate_size = expand.block_size = args->block_size;
+    expand.rows = tamis_rows_at(&args->rows, r);
+    expand.width = args->counts ? args->counts[r] : args->width;
+    expand.candidates = args->blocks + r * args->blocks_stride;
+    expand.blocks = blocks;
+    expand.counts = &count;
+    tamis_expand_ref(&expand, 0, 1);
+    return count;
+}
+
+static void score_row(const tamis_consume_args *args, int64_t r, tamis_consume_scratch scratch,
+                      int64_t count) {
+    tamis_sparse_mqa_logits_args score = {0};
+    score.numerics = args->numerics;
+    score.k = args->k;
+    score.rows = tamis_rows_at(&args->rows, r);
+    score.query = tamis_query_at(&args->query, r);
+    score.block_size = args->block_size;
+    score.logits_type = TAMIS_F32;
+    score.width = count;
+    score.blocks = scratch.blocks;
+    score.logits = scratch.scores;
+    tamis_sparse_mqa_logits_avx2(&score, 0, 1);
+}
+
+void tamis_consume_avx2(const tamis_consume_args *args, int32_t ith, int32_t nth) {
+    tamis_consume_scratch scratch = tamis_consume_scratch_at(args, ith);
+    int64_t r, end;
+    tamis_slice(args->rows.count, ith, nth, &r, &end);
+    for (; r < end; r++) {
+        int64_t count = expand_row(args, r, scratch.blocks);
+        score_row(args, r, scratch, count);
+        tamis_topk_args topk = tamis_topk_of_consume(args, r, scratch, count);
+        tamis_topk_avx2(&topk, 0, 1);
+    }
+}
