@@ -86,6 +86,23 @@ static void big_pools(void **state) {
     }
 }
 
+/* Score and merge, any number of slices each: what consume gives. */
+static void split(void **state) {
+    (void)state;
+    seed(41);
+    for (int i = 0; i < SCENES; i += 3) {
+        scene s = level_scene(i);
+        tamis_consume_args a =
+            make(&s, i % 4 + 1, i % 5 < 2 ? 16 : 8, level_topk(i), random_below(30));
+        a.workspace_bytes = tamis_consume_split_workspace(&a, 3);
+        assert_true(a.workspace_bytes >= 0);
+        a.workspace = fresh(a.workspace_bytes);
+        RUN_SPLIT(consume, &a, i / 3 % 3 + 1);
+        check(&s, &a);
+        release();
+    }
+}
+
 static void refusals(void **state) {
     static const int32_t negative[LEVEL_ROWS] = {1, -1}, beyond[LEVEL_ROWS] = {1, 1, 1000};
     (void)state;
@@ -113,10 +130,8 @@ static void refusals(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(every_class),
-        cmocka_unit_test(every_start),
-        cmocka_unit_test(big_pools),
-        cmocka_unit_test(refusals),
+        cmocka_unit_test(every_class), cmocka_unit_test(every_start), cmocka_unit_test(big_pools),
+        cmocka_unit_test(split),       cmocka_unit_test(refusals),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -93,7 +93,7 @@ static void refusals(void **state) {
     REFUSE(k_gather, a.rows.ke = negative, TAMIS_ERROR_LENGTH, "rows.ke[1]");
     REFUSE(k_gather, a.rows.ks = negative, TAMIS_ERROR_LENGTH, "rows.ks[1]");
     REFUSE(k_gather, a.rows.ke = long_ke, TAMIS_ERROR_LENGTH, "rows.ke[2]");
-    REFUSE(k_gather, a.rows.request = requests, TAMIS_ERROR_LENGTH, "rows.request[3]");
+    REFUSE(k_gather, a.rows.request = requests, TAMIS_ERROR_ARGUMENT, "rows.request[3]");
     REFUSE(k_gather, a.rows.page_table = NULL, TAMIS_ERROR_ARGUMENT, "rows.page_table");
     REFUSE(k_gather, a.k.layout = 0, TAMIS_ERROR_LAYOUT, "k.layout");
     REFUSE_COMMON(k_gather);

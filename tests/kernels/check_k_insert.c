@@ -148,7 +148,7 @@ static void refusals(void **state) {
     REFUSE(k_insert, a.k.page_size = 12, TAMIS_ERROR_LAYOUT, "k.page_size");
     REFUSE(k_insert, a.k.stride = 16 * 68 - 16, TAMIS_ERROR_LAYOUT, "k.stride");
     REFUSE(k_insert, a.k.stride += 8, TAMIS_ERROR_LAYOUT, "k.stride");
-    REFUSE(k_insert, a.k.codes = NULL, TAMIS_ERROR_ARGUMENT, "k.codes");
+    REFUSE(k_insert, a.k.codes = NULL, TAMIS_ERROR_LAYOUT, "k.codes");
     REFUSE_COMMON(k_insert);
     release();
 }

@@ -193,7 +193,7 @@ static void refuse_query_and_k(const tamis_mqa_logits_args *from) {
     REFUSE(mqa_logits, a.k.head_dim = 127, TAMIS_ERROR_GEOMETRY, "k.head_dim");
     REFUSE(mqa_logits, a.k.page_size = 20, TAMIS_ERROR_LAYOUT, "k.page_size");
     REFUSE(mqa_logits, a.k.stride = 1072, TAMIS_ERROR_LAYOUT, "k.stride");
-    REFUSE(mqa_logits, a.k.codes = NULL, TAMIS_ERROR_ARGUMENT, "k.codes");
+    REFUSE(mqa_logits, a.k.codes = NULL, TAMIS_ERROR_LAYOUT, "k.codes");
     REFUSE(mqa_logits, a.k.size = -1, TAMIS_ERROR_LAYOUT, "k.size");
 }
 
@@ -203,6 +203,8 @@ static void refusals(void **state) {
     (void)state;
     seed(15);
     scene s = make_scene(TAMIS_K_MXFP4_PAGE, 8, 128, DATA_ORDINARY, TAMIS_F32);
+    s.ks[2] = 0;
+    s.ke[2] = N; /* a row that sees nothing has no request to be wrong about */
     tamis_mqa_logits_args good = make(&s, TAMIS_NUMERICS_EXACT, TAMIS_F32, 8);
     watch_none();
     watch(good.logits, ROWS * good.logits_stride * 4);
@@ -212,7 +214,7 @@ static void refusals(void **state) {
     REFUSE(mqa_logits, a.numerics = 5, TAMIS_ERROR_NUMERICS, "numerics");
     REFUSE(mqa_logits, a.logits_type = 0, TAMIS_ERROR_ARGUMENT, "logits_type");
     REFUSE(mqa_logits, a.block_size = 12, TAMIS_ERROR_ARGUMENT, "block_size");
-    REFUSE(mqa_logits, a.columns = N - 1, TAMIS_ERROR_LENGTH, "columns");
+    REFUSE(mqa_logits, a.columns = N - 1, TAMIS_ERROR_ARGUMENT, "columns");
     REFUSE(mqa_logits, a.logits_stride = COLUMNS - 1, TAMIS_ERROR_ARGUMENT, "logits_stride");
     REFUSE(mqa_logits, a.block_max_stride = 5, TAMIS_ERROR_ARGUMENT, "block_max_stride");
     REFUSE(mqa_logits, a.rows.count = -1, TAMIS_ERROR_ARGUMENT, "rows.count");
@@ -222,14 +224,13 @@ static void refusals(void **state) {
     REFUSE(mqa_logits, a.rows.ke = huge, TAMIS_ERROR_LENGTH, "rows.ke[0]");
     REFUSE(mqa_logits, a.rows.ke = lowest, TAMIS_ERROR_LENGTH, "rows.ke[0]");
     REFUSE(mqa_logits, a.rows.ks = negative, TAMIS_ERROR_LENGTH, "rows.ks[2]");
-    REFUSE(mqa_logits, a.rows.request = negative, TAMIS_ERROR_LENGTH, "rows.request[2]");
+    REFUSE(mqa_logits, a.rows.request = negative, TAMIS_ERROR_ARGUMENT, "rows.request[2]");
     REFUSE(mqa_logits, a.rows.page_table = NULL, TAMIS_ERROR_ARGUMENT, "rows.page_table");
     REFUSE_COMMON(mqa_logits);
-    s.rows.ks = NULL;
     scene other = make_scene(TAMIS_K_MXFP4_SPLIT, 8, 128, DATA_ORDINARY, TAMIS_F32);
     good = make(&other, TAMIS_NUMERICS_EXACT, TAMIS_F32, 8);
     REFUSE(mqa_logits, a.rows.ke = beyond, TAMIS_ERROR_LENGTH, "rows.ke[4]");
-    REFUSE(mqa_logits, a.k.scales = NULL, TAMIS_ERROR_ARGUMENT, "k.scales");
+    REFUSE(mqa_logits, a.k.scales = NULL, TAMIS_ERROR_LAYOUT, "k.scales");
     REFUSE(mqa_logits, a.k.scales_stride = 3, TAMIS_ERROR_LAYOUT, "k.scales_stride");
     release();
 }

@@ -61,6 +61,18 @@ static inline int32_t *random_counts(const scene *s, int64_t width) {
     return counts;
 }
 
+/* All slices of score, then all of merge, the last of each first. */
+#define RUN_SPLIT(stage, args, slices)                                                             \
+    do {                                                                                           \
+        tamis_error e_ = {0};                                                                      \
+        for (int32_t i_ = (slices)-1; i_ >= 0; i_--) {                                             \
+            succeeded(tamis_##stage##_score(ref(), args, i_, slices, &e_), &e_, __LINE__);         \
+        }                                                                                          \
+        for (int32_t i_ = (slices)-1; i_ >= 0; i_--) {                                             \
+            succeeded(tamis_##stage##_merge(ref(), args, i_, slices, &e_), &e_, __LINE__);         \
+        }                                                                                          \
+    } while (0)
+
 /* Changes of `good` that consume, source and dense all refuse; needs negative and beyond. */
 #define REFUSE_LEVEL(stage)                                                                        \
     do {                                                                                           \
@@ -70,7 +82,7 @@ static inline int32_t *random_counts(const scene *s, int64_t width) {
         REFUSE(stage, a.query.codes = NULL, TAMIS_ERROR_ARGUMENT, "query.codes");                  \
         REFUSE(stage, a.query.reserved = 1, TAMIS_ERROR_STRUCT_SIZE, "query.reserved");            \
         REFUSE(stage, a.k.layout = 0, TAMIS_ERROR_LAYOUT, "k.layout");                             \
-        REFUSE(stage, a.k.codes = NULL, TAMIS_ERROR_ARGUMENT, "k.codes");                          \
+        REFUSE(stage, a.k.codes = NULL, TAMIS_ERROR_LAYOUT, "k.codes");                            \
         REFUSE(stage, a.k.reserved = 1, TAMIS_ERROR_STRUCT_SIZE, "k.reserved");                    \
         REFUSE(stage, a.rows.count = -1, TAMIS_ERROR_ARGUMENT, "rows.count");                      \
         REFUSE(stage, a.rows.ke = NULL, TAMIS_ERROR_ARGUMENT, "rows.ke");                          \
@@ -82,7 +94,7 @@ static inline int32_t *random_counts(const scene *s, int64_t width) {
         REFUSE(stage, a.selection.topk = 4097, TAMIS_ERROR_ARGUMENT, "selection.topk");            \
         REFUSE(stage, a.selection.positions_stride = 1, TAMIS_ERROR_ARGUMENT,                      \
                "selection.positions_stride");                                                      \
-        REFUSE(stage, a.workspace = NULL, TAMIS_ERROR_WORKSPACE, "workspace");                     \
+        REFUSE(stage, a.workspace = NULL, TAMIS_ERROR_ARGUMENT, "workspace");                      \
         REFUSE(stage, a.workspace_bytes = tamis_##stage##_workspace(&good, 1) - 1,                 \
                TAMIS_ERROR_WORKSPACE, "workspace_bytes");                                          \
         REFUSE(stage, a.workspace = (uint8_t *)a.workspace + 8, TAMIS_ERROR_WORKSPACE,             \
