@@ -29,7 +29,10 @@ extern "C" {
     X(ERROR_MEMORY, -9, "memory could not be allocated")                                           \
     X(ERROR_NUMERICS, -10, "the numerics class is unknown or this tier does not offer it")         \
     X(ERROR_FILE, -11, "a file could not be opened, read or written")                              \
-    X(ERROR_FORMAT, -12, "a file is malformed or holds what its format does not allow")
+    X(ERROR_FORMAT, -12, "a file is malformed or holds what its format does not allow")            \
+    X(ERROR_STAMP, -13, "the published blocks are missing, stale or of other rows")                \
+    X(ERROR_LIMIT, -14, "a step is larger than its plan's limits")                                 \
+    X(ERROR_REQUIREMENT, -15, "a requirement of the indexer is not met")
 
 typedef int32_t tamis_status;
 enum {
