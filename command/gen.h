@@ -35,7 +35,8 @@ enum { SYNTH_D = 128, SYNTH_HEADS = 64 }; /* the largest head dim and head count
 
 /* A generator of keys (one stream) or of queries and weights (another). */
 typedef struct synth {
-    random_state random;
+    random_state random;          /* this tensor's own */
+    random_state shared;          /* the same for all layers of a K owner */
     const tamis_backend *backend; /* quantises */
     uint32_t hazards;
     int32_t heads, dim;
@@ -45,6 +46,7 @@ typedef struct synth {
     float slow[SYNTH_D];                  /* drifts from row to row */
     float topic[SYNTH_D];                 /* changes at once, now and then */
     float head_way[SYNTH_HEADS][SYNTH_D]; /* what a head looks for */
+    float head_gain[SYNTH_HEADS][4];
     float head_weight[SYNTH_HEADS];
 } synth;
 

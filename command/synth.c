@@ -8,6 +8,7 @@
  * the public headers offer. Normal deviates are sums of four 16-bit numbers: their tails end
  * at 3.46 sigma, which the span limit wants anyway.
  */
+#include <math.h>
 #include <string.h>
 
 #include "gen.h"
@@ -191,12 +192,16 @@ static void query_hazards(synth *s, uint8_t *codes, uint8_t *scales, float *weig
 /* ---- values -----------------------------------------------------------------------------------
  */
 
-/* The direction that keys lean against and queries lean along: why most dots are negative. */
+/*
+ * What the layers of one K owner have in common comes from a stream of its own, in this order: the
+ * direction that keys lean against and queries lean along (why most dots are negative), then what
+ * heads look for (why consumers find most of their best positions in the source's blocks), then the
+ * drift from row to row.
+ */
 static void share_bias(synth *s, int32_t owner) {
-    random_state shared;
-    random_seed(&shared, s->seed, 0xB1A50000u + (uint64_t)owner);
+    random_seed(&s->shared, s->seed, 0xB1A50000u + (uint64_t)owner);
     for (int i = 0; i < s->dim; i++)
-        s->bias[i] = random_bits(&shared) >> 63 ? 1.0f : -1.0f;
+        s->bias[i] = random_bits(&s->shared) >> 63 ? 1.0f : -1.0f;
 }
 
 void synth_keys(synth *s, const tamis_backend *backend, uint32_t hazards, int32_t dim,
@@ -208,30 +213,37 @@ void synth_keys(synth *s, const tamis_backend *backend, uint32_t hazards, int32_
     random_normals(&s->random, s->topic, dim);
 }
 
-void synth_queries(synth *s, const tamis_backend *backend, uint32_t hazards, int32_t heads,
-                   int32_t dim, uint64_t seed, int32_t layer, int32_t owner) {
-    *s = (synth){.backend = backend, .hazards = hazards, .heads = heads, .dim = dim, .seed = seed};
-    random_seed(&s->random, seed, 2 * (uint64_t)layer + 1);
-    share_bias(s, owner);
-    random_normals(&s->random, s->slow, dim);
-    /* A source's dots are positive in 16 of 100, a consumer's in 33. */
-    float lean = layer == owner ? 0.36f : 0.17f;
-    for (int h = 0; h < heads; h++) {
-        random_normals(&s->random, s->head_way[h], dim);
-        for (int i = 0; i < dim; i++)
-            s->head_way[h][i] = 0.8f * s->head_way[h][i] + lean * s->bias[i];
-        float size = 0.3f + random_normal(&s->random) * random_normal(&s->random);
-        size = size < 0 ? -size : size;
-        s->head_weight[h] = (random_below(&s->random, 10) < 6 ? -size : size) / 64.0f;
-    }
-}
-
 /* Groups differ in size from vector to vector: the spans of trained rows, mostly 1 and 2. */
 static void group_gains(synth *s, float gain[4]) {
     for (int g = 0; g < s->dim / 32; g++) {
         float n = random_normal(&s->random), up = 1.0f + 0.32f * n * (n > 0 ? 1.6f : 0.8f);
         gain[g] = up < 0.3f ? 0.3f : up;
     }
+}
+
+/* A source's dots are positive in 16 of 100, a consumer's in 33; of ten weights six are negative.
+ */
+static void make_head(synth *s, int h, float lean, float same) {
+    float shared[SYNTH_D], own[SYNTH_D], other = sqrtf(1 - same * same);
+    random_normals(&s->shared, shared, s->dim);
+    random_normals(&s->random, own, s->dim);
+    for (int i = 0; i < s->dim; i++)
+        s->head_way[h][i] = 0.9f * (same * shared[i] + other * own[i]) + lean * s->bias[i];
+    group_gains(s, s->head_gain[h]);
+    float size =
+        same * (0.3f + fabsf(random_normal(&s->shared))) + 0.3f * other * random_normal(&s->random);
+    float sign = random_below(&s->shared, 10) < 6 ? -1.0f : 1.0f;
+    s->head_weight[h] = sign * size / 32.0f;
+}
+
+void synth_queries(synth *s, const tamis_backend *backend, uint32_t hazards, int32_t heads,
+                   int32_t dim, uint64_t seed, int32_t layer, int32_t owner) {
+    *s = (synth){.backend = backend, .hazards = hazards, .heads = heads, .dim = dim, .seed = seed};
+    random_seed(&s->random, seed, 2 * (uint64_t)layer + 1);
+    share_bias(s, owner);
+    for (int h = 0; h < heads; h++)
+        make_head(s, h, layer == owner ? 0.38f : 0.19f, layer == owner ? 1.0f : 0.97f);
+    random_normals(&s->shared, s->slow, dim);
 }
 
 static void key_values(synth *s, uint16_t *out) {
@@ -241,8 +253,8 @@ static void key_values(synth *s, uint16_t *out) {
         random_normals(&s->random, s->topic, s->dim);
     for (int i = 0; i < s->dim; i++) {
         float fresh = random_normal(&s->random);
-        s->slow[i] = 0.9f * s->slow[i] + 0.43f * fresh;
-        x[i] = 0.75f * s->slow[i] + 0.4f * s->topic[i] + 0.35f * fresh - 0.25f * s->bias[i];
+        s->slow[i] = 0.96f * s->slow[i] + 0.28f * fresh;
+        x[i] = 0.6f * s->slow[i] + 0.75f * s->topic[i] + 0.25f * fresh - 0.25f * s->bias[i];
         x[i] *= gain[i / 32];
     }
     if (s->hazards & HAZARD_HEAVY_TAIL)
@@ -252,10 +264,10 @@ static void key_values(synth *s, uint16_t *out) {
 }
 
 static void head_values(synth *s, int h, uint16_t *out) {
-    float gain[4], x[SYNTH_D];
-    group_gains(s, gain);
+    float x[SYNTH_D];
+    const float *gain = s->head_gain[h];
     for (int i = 0; i < s->dim; i++)
-        x[i] = (s->head_way[h][i] + 0.4f * s->slow[i] + 0.4f * random_normal(&s->random)) *
+        x[i] = (s->head_way[h][i] + 0.3f * s->slow[i] + 0.2f * random_normal(&s->random)) *
                gain[i / 32];
     if (s->hazards & HAZARD_HEAVY_TAIL)
         heavy_tail(s, x);
@@ -265,10 +277,10 @@ static void head_values(synth *s, int h, uint16_t *out) {
 
 static void query_values(synth *s, uint16_t *out, float *weights) {
     for (int i = 0; i < s->dim; i++)
-        s->slow[i] = 0.98f * s->slow[i] + 0.199f * random_normal(&s->random);
+        s->slow[i] = 0.9f * s->slow[i] + 0.436f * random_normal(&s->shared);
     for (int h = 0; h < s->heads; h++) {
         head_values(s, h, out + (int64_t)h * s->dim);
-        weights[h] = s->head_weight[h] * (1.0f + 0.25f * random_normal(&s->random));
+        weights[h] = s->head_weight[h] * (1.0f + 0.1f * random_normal(&s->random));
     }
 }
 
