@@ -40,7 +40,8 @@ typedef struct tamis_model {
 typedef struct tamis_layer_role {
     int32_t role;    /* TAMIS_ROLE_* */
     int32_t ratio;   /* tokens per position; 0 for ROLE_NONE */
-    int32_t k_owner; /* the layer whose index-K cache it reads; -1 for ROLE_NONE */
+    int32_t k_owner; /* the nearest K owner at or before it; -1 for ROLE_NONE, and for a
+                        REUSE layer before the first owner */
     int32_t source;  /* CONSUMER: the candidate source; REUSE: the layer whose selection it uses
                         (-1 when no index source comes before it); else -1 */
 } tamis_layer_role;

@@ -106,10 +106,11 @@ static tamis_status role_of(const tamis_model *m, int32_t layer, walk *w, tamis_
         return TAMIS_OK;
     }
     snprintf(argument, sizeof argument, "layer %d", layer);
-    TAMIS_NEED(w->owner >= 0, TAMIS_ERROR_MODEL, argument,
+    /* A layer that selects nothing reads no index K: it may stand before the first owner. */
+    TAMIS_NEED(w->owner >= 0 || !selects, TAMIS_ERROR_MODEL, argument,
                "a K owner: one of kv_source_layer_ids at or before it", -1);
-    TAMIS_NEED(ratio == m->compress_ratios[w->owner], TAMIS_ERROR_MODEL, argument,
-               "the ratio of the layer that owns its K", ratio);
+    TAMIS_NEED(w->owner < 0 || ratio == m->compress_ratios[w->owner] || !selects, TAMIS_ERROR_MODEL,
+               argument, "the ratio of the layer that owns its K", ratio);
     role.k_owner = w->owner;
     role.role = selects ? TAMIS_ROLE_FULL : TAMIS_ROLE_REUSE;
     role.source = selects ? -1 : w->selector;
