@@ -1,0 +1,137 @@
+# SPDX-License-Identifier: MIT
+"""Help, exit codes, JSON, bad input and the promise that nothing is left half written."""
+import json
+import os
+import signal
+import subprocess
+import time
+
+from support import TAMIS, File, Run, bad, good, main, make
+
+SUBCOMMANDS = ["run", "check", "gen", "info"]
+
+
+def test_help(folder):
+    top = good("--help").out
+    for name in SUBCOMMANDS:
+        assert name in top
+        text = good(name, "--help").out
+        assert "--json" in text and len(text.split()) > 30, text
+    for hazard in "ties zeros nan spans heavy-tail negative-weights random-bits".split():
+        assert hazard in good("gen", "--help").out
+    version = good("--version").out
+    assert version.startswith("tamis ") and version == good("run", "--version").out
+
+
+def test_exit_codes(folder):
+    trace, result = make(folder)
+    assert good("check", trace, result).status == 0
+    broken = File(result)
+    broken.set_row("selected.1", 3, list(broken.row("selected.2", 3)))
+    broken.write(result)
+    assert Run("check", trace, result).status == 1
+    for args in ([], ["walk"], ["run"], ["check"], ["gen"], ["run", trace, trace], ["run", "--no-such", trace],
+                 ["run", trace, "--threads", "0"], ["run", trace, "--threads", "4x"], ["run", trace, "--scores"],
+                 ["run", trace, "--numerics", "fp8"], ["run", trace, "--layers", "1,x"], ["run", trace, "--layers", "77"],
+                 ["check", trace, result, result], ["check", trace, result, "--rows", "0"], ["check", trace],
+                 ["gen", os.path.join(folder, "g"), "--hazard", "none"], ["gen", os.path.join(folder, "g"), "--dim", "96"],
+                 ["gen", os.path.join(folder, "g"), "--positions", "1048577"],
+                 ["gen", os.path.join(folder, "g"), "--positions", "8", "--rows", "9"], ["info", "more"]):
+        run = Run(*args)
+        assert run.status == 2 and run.out == "" and run.err.startswith("tamis"), (args, run.status, run.err)
+    assert not os.path.exists(os.path.join(folder, "g"))
+
+
+def test_json(folder):
+    trace = os.path.join(folder, "t.st")
+    result = os.path.join(folder, "r.st")
+    made = json.loads(good("gen", trace, "--positions", "2000", "--rows", "4", "--layers", "1", "--json").out)
+    assert made["positions"] == 2000 and made["rows"] == 4 and made["layers"] == 2
+    ran = json.loads(good("run", trace, "-o", result, "--json").out)
+    assert [layer["role"] for layer in ran["layers"]] == ["source", "consumer"]
+    assert all(layer["selected"] == 4 * 512 and layer["ns_per_row"] > 0 for layer in ran["layers"])
+    assert ran["layers"][0]["positions_scored"] == 1997 + 1998 + 1999 + 2000 and ran["result"] == result
+    held = json.loads(good("check", trace, result, "--json").out)
+    assert held["verdict"] == "exact" and held["rows"] == 4 and held["layers"] == 2 and held["differences"] == []
+    assert {entry["class"] for entry in held["classes"]} == {"result", "exact", "bf16", "dg_bf16", "ref_bf16"}
+    info = json.loads(good("info", "--json").out)
+    assert info["tiers"][0] == {"name": "ref", "supported": True} and info["cuda"] == {"built": False}
+    broken = File(result)
+    broken.set_row("selected.1", 0, [-1] * 512)
+    broken.write(result)
+    run = Run("check", trace, result, "--json")
+    differences = json.loads(run.out)["differences"]
+    assert run.status == 1 and differences[0]["row"] == 0 and differences[0]["list"] == "layer 1"
+
+
+def test_bad_input(folder):
+    trace, result = make(folder)
+    whole = open(trace, "rb").read()
+    out = os.path.join(folder, "out.st")
+    path = os.path.join(folder, "bad\n.st")
+    for data in (b"", whole[:7], whole[:200], whole[:-1], whole + b"x", b"\xff" * 64, whole.replace(b'"position"', b'"positiom"', 1)):
+        open(path, "wb").write(data)
+        message = bad("run", path, "-o", out)
+        assert message.startswith("tamis: " + path.replace("\n", "?")), message
+        bad("check", path, result)
+        if data != whole.replace(b'"position"', b'"positiom"', 1):
+            bad("check", trace, path)
+        assert not os.path.exists(out)
+    bad("run", os.path.join(folder, "missing"))
+    bad("check", trace, os.path.join(folder, "missing"))
+    half = File(trace)
+    del half.data["w.1"]
+    half.write(path)
+    assert "w.1" in bad("run", path)
+    odd = File(result)
+    odd.shape["selected.1"] = [6, 128]
+    odd.write(path)
+    assert "selected.1" in bad("check", trace, path)
+    odd = File(result)
+    odd.shape["count.1"] = [3, 4]
+    odd.write(path)
+    assert "count.1" in bad("check", trace, path)
+
+
+def test_output_whole(folder):
+    trace, result = make(folder)
+    before = open(result, "rb").read()
+    bad("run", trace, "-o", os.path.join(folder, "no", "r.st"))
+    bad("gen", os.path.join(folder, "no", "r.st"))
+    bad("run", os.path.join(folder, "missing"), "-o", result)
+    bad("run", trace, "-o", result, "--tier", "none")
+    assert open(result, "rb").read() == before
+    with open("/dev/full", "w") as full:
+        done = subprocess.run([TAMIS, "run", trace], stdout=full, stderr=subprocess.PIPE, text=True)
+    assert done.returncode == 2 and done.stderr.count("\n") == 1, done
+    limited = "ulimit -f 40; trap '' XFSZ; exec \"$0\" \"$@\""
+    done = subprocess.run(["sh", "-c", limited, TAMIS, "gen", os.path.join(folder, "g.st")], capture_output=True, text=True)
+    assert done.returncode == 2 and done.stderr.count("\n") == 1, done
+    assert not os.path.exists(os.path.join(folder, "g.st"))
+
+
+def test_tier(folder):
+    trace, _ = make(folder)
+    assert "tier ref" in good("run", trace, "--tier", "ref").out
+    assert "tier ref" in good("run", trace, env={"TAMIS_TIER": "ref"}).out
+    assert "tier ref" in good("run", trace, "--tier", "ref", env={"TAMIS_TIER": "none"}).out
+    assert "--tier" in bad("run", trace, "--tier", "none")
+    assert "TAMIS_TIER" in bad("run", trace, env={"TAMIS_TIER": "none"})
+    assert "TAMIS_TIER" in bad("info", env={"TAMIS_TIER": "none"})
+
+
+def test_stopped(folder):
+    """A signal ends a run without a result and without its temporary."""
+    trace, result = os.path.join(folder, "t.st"), os.path.join(folder, "r.st")
+    good("gen", trace, "--positions", "65536", "--rows", "2000", "--layers", "0")
+    run = subprocess.Popen([TAMIS, "run", trace, "-o", result, "--tier", "ref"], stderr=subprocess.PIPE, text=True)
+    while not any(".tmp" in name for name in os.listdir(folder)):
+        assert run.poll() is None
+        time.sleep(0.01)
+    run.send_signal(signal.SIGINT)
+    message = run.communicate()[1]
+    assert run.returncode == 2 and message.count("\n") == 1, (run.returncode, message)
+    assert not os.path.exists(result)
+
+
+main(globals())
