@@ -167,6 +167,45 @@ static int ascending_u64(const void *a, const void *b) {
         printf("%-34s %-5s %9.2f cycles\n", label, #tier, (double)ticks[(runs) / 2] / (items));    \
     } while (0)
 
+/* One token through q_prepare and one through k_insert, on random bf16. */
+static void measure_preparing(bench *b) {
+    static uint16_t q[HEADS * DIM];
+    static float table[64], norm[DIM], eps = 1e-6f;
+    static const int64_t zero = 0;
+    for (int i = 0; i < HEADS * DIM; i++) {
+        q[i] = (uint16_t)(0x3F00 + draw() % 256);
+    }
+    for (int i = 0; i < DIM; i++) {
+        table[i % 64] = norm[i] = (float)(draw() % 1000) / 1000.0f;
+    }
+    tamis_rope rope = {table, TAMIS_F32, 0, 1, 64};
+    tamis_q_prepare_args prepare_q = {.heads = HEADS,
+                                      .head_dim = DIM,
+                                      .tokens = 1,
+                                      .q = q,
+                                      .q_head_stride = DIM,
+                                      .positions = &zero,
+                                      .rope = rope,
+                                      .codes = b->codes,
+                                      .scales = b->scales,
+                                      .codes_head_stride = DIM / 2,
+                                      .scales_head_stride = DIM / 32};
+    tamis_k_insert_args insert = {.ratio = 1,
+                                  .norm_weight_type = TAMIS_F32,
+                                  .tokens = 1,
+                                  .x = q,
+                                  .positions = &zero,
+                                  .slots = &zero,
+                                  .norm_weight = norm,
+                                  .eps = &eps,
+                                  .rope = rope,
+                                  .k = b->consume.k};
+    MEASURE("q_prepare, a head", avx2, q_prepare, prepare_q, HEADS, RUNS);
+    MEASURE("q_prepare, a head", ref, q_prepare, prepare_q, HEADS, RUNS);
+    MEASURE("k_insert, a token", avx2, k_insert, insert, 1, RUNS);
+    MEASURE("k_insert, a token", ref, k_insert, insert, 1, RUNS);
+}
+
 /* Selection of TOPK among scores of one kind; `kind` 0 random, 1 equal, 2 NaN. */
 static void fill_scores(bench *b, int64_t n, int kind) {
     for (int64_t i = 0; i < n; i++) {
@@ -193,6 +232,10 @@ int main(int argc, char **argv) {
     b.scales[0] = 100; /* with K's span more than the integers of the fast path hold */
     MEASURE("sparse_mqa_logits, wide spans", avx2, sparse_mqa_logits, b.sparse, POOL, 3);
     MEASURE("sparse_mqa_logits, wide spans", ref, sparse_mqa_logits, b.sparse, POOL, 3);
+    b.ke = 1; /* nearly all of it prepares the row */
+    b.dense.columns = 1;
+    MEASURE("mqa_logits, a row of one position", avx2, mqa_logits, b.dense, 1, RUNS);
+    b.ke = (int32_t)b.positions;
     static const char *const kinds[] = {"random", "equal", "NaN"};
     for (int kind = 0; kind < 3; kind++) {
         char label[64];
@@ -203,5 +246,6 @@ int main(int argc, char **argv) {
         snprintf(label, sizeof label, "publish, %s", kinds[kind]);
         MEASURE(label, avx2, publish, b.publish, b.positions / 8, RUNS);
     }
+    measure_preparing(&b);
     return 0;
 }

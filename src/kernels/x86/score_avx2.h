@@ -99,8 +99,8 @@ static inline void tamis_score_prefetch(const tamis_k_cache *k, const int32_t *p
                                         int64_t position) {
     tamis_k_row row;
     (void)tamis_score_run(k, page_row, position, &row);
-    for (int64_t line = 0; line < TAMIS_TILE * tamis_score_code_step(k); line += 64) {
-        _mm_prefetch((const char *)row.codes + line, _MM_HINT_T0);
+    for (int i = 0; i < TAMIS_TILE; i++) { /* any stride: one line for each position */
+        _mm_prefetch((const char *)row.codes + i * tamis_score_code_step(k), _MM_HINT_T0);
     }
     _mm_prefetch((const char *)row.scales, _MM_HINT_T0);
 }
