@@ -34,7 +34,7 @@ tamis_status io_fail(tamis_error *error, tamis_status status, const char *argume
     if (error) {
         memset(error, 0, sizeof *error);
         error->status = status;
-        put(error->argument, sizeof error->argument, argument);
+        put(error->argument, sizeof error->argument, argument[0] ? argument : "\"\"");
         put(error->required, sizeof error->required, required);
         put(error->found, sizeof error->found, found);
     }

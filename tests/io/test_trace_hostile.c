@@ -102,6 +102,8 @@ static void only_rows(forge *f) {
       "header", "JSON", "too big integer")                                                         \
     X(name_with_nul, rename_to(f, "w.1", "w\\u0000"), FORMAT, "header", "JSON", "NUL")             \
     X(name_twice, rename_to(f, "w.1", "w.3"), FORMAT, "header", "unique", "duplicate")             \
+    X(name_empty, (rename_to(f, "w.1", ""), set(f, "", "F7", NULL)), FORMAT, "\"\"", "dtype",      \
+      "F7")                                                                                        \
     X(name_with_newline,                                                                           \
       (rename_to(f, "w.1", "w\\n\\u001b[31m"), set(f, "w\\n\\u001b[31m", "F64", NULL)), FORMAT,    \
       "w??[31m", "96 bytes", "48 bytes")
