@@ -12,6 +12,7 @@
  *   types.h    views of K, queries and rows; layouts and numerics classes
  *   config.h   a model's settings and the role of each layer
  *   cache.h    index-K memory
+ *   kv.h       the bytes of a KV block that index K shares with main K/V
  *   stages.h   every stage as a call of its own, and the two levels composed of them
  *   pool.h     a small thread pool for programs that have none
  *
@@ -36,6 +37,7 @@
 #include <tamis/types.h>
 #include <tamis/config.h>
 #include <tamis/cache.h>
+#include <tamis/kv.h>
 #include <tamis/stages.h>
 #include <tamis/pool.h>
 
