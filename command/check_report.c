@@ -57,6 +57,11 @@ static void tell_finding(const check_state *c, int64_t sample, int32_t list, con
     const finding *f = finding_at(c, sample, list);
     char classes[64];
     class_words(f->classes, classes, sizeof classes);
+    if (f->rank < 0) {
+        printf("%s, row %" PRId64 ": expected count %" PRId64 ", found %" PRId64 ": wrong, %s\n",
+               name, c->rows[sample], f->expected, f->found, f->fault);
+        return;
+    }
     printf("%s, row %" PRId64 ", rank %d: expected %s %" PRId64 " (score %.9g), found %" PRId64
            " (score %.9g): %s%s%s%s%s\n",
            name, c->rows[sample], (int)f->rank, is_blocks(c, list) ? "block" : "position",
@@ -146,7 +151,9 @@ static void last_line(const check_state *c, char *text, size_t size) {
 void check_report_text(const check_state *c) {
     char line[96];
     tell_missing(c);
-    for (int32_t i = list_total(c) - 1, list = i; i >= 0; i--, list = list_total(c) - 2 - i)
+    if (is_judged(c, c->judge.trace->layer_count))
+        tell_list(c, c->judge.trace->layer_count);
+    for (int32_t list = 0; list < c->judge.trace->layer_count; list++)
         if (is_judged(c, list))
             tell_list(c, list);
     tell_classes(c);

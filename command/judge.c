@@ -225,6 +225,7 @@ static void check_count(const row_view *v, int32_t i, const int32_t *expected, f
         return;
     *f = (finding){.verdict = VERDICT_WRONG,
                    .fault = "wrong count tensor",
+                   .rank = -1,
                    .expected = count,
                    .found = counts[v->row],
                    .expected_score = NAN,

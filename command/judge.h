@@ -24,7 +24,7 @@ typedef struct finding {
     int32_t verdict;
     uint32_t classes;  /* ROUNDING: bit c for every class that selects this list */
     const char *fault; /* what is wrong, when it is the list itself; else NULL */
-    int32_t rank;      /* column of the first difference */
+    int32_t rank;      /* column of the first difference; -1: the count tensor */
     int32_t followed;  /* a consumer's list that is right for the result's own, other blocks */
     int64_t expected;  /* positions (or block ids) there, -1 in a tail */
     int64_t found;

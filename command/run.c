@@ -8,6 +8,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 
 #include "select.h"
 
@@ -245,8 +246,12 @@ static int64_t list_tensors(const run_state *run, safetensors_tensor *tensors, c
 }
 
 static int begin_result(run_state *run) {
+    struct stat trace, result;
     if (!run->options->result)
         return STATUS_GOOD;
+    if (stat(run->options->trace, &trace) == 0 && stat(run->options->result, &result) == 0 &&
+        trace.st_dev == result.st_dev && trace.st_ino == result.st_ino)
+        return fail("%s: RESULT would replace TRACE", run->options->result);
     size_t most = (size_t)run->trace->layer_count * 4 + 1;
     safetensors_tensor *tensors = calloc(most, sizeof *tensors);
     char *names = calloc(most, NAME_SIZE);

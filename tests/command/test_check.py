@@ -32,7 +32,8 @@ def only(found, name, row, verdict, fault=None, rank=None):
     assert rank is None or difference["rank"] == rank, difference
     word = {"wrong": "WRONG", "tie order only": "tie order only", "rounding only": "rounding only"}[verdict]
     assert text.last().startswith("check: " + word), text.out
-    assert f"{name}, row {row}, rank {difference['rank']}: expected" in text.out, text.out
+    where = f"{name}, row {row}, rank {difference['rank']}: expected" if fault != "wrong count tensor" else f"{name}, row {row}: expected count"
+    assert where in text.out, text.out
     return difference
 
 
@@ -159,6 +160,9 @@ def test_rounding(folder):
     data = json.loads(Run("check", trace, result, "--rows", "all", "--json").out)
     assert {d["verdict"] for d in data["differences"]} <= {"rounding only", "tie order only"}
     assert all("bf16" in d["classes"] for d in data["differences"] if d["verdict"] == "rounding only")
+    overlap = {(entry["list"], entry["class"]): entry["overlap"] for entry in data["classes"]}
+    for name in ("layer 0", "blocks"):
+        assert overlap[name, "exact"] == 1 > overlap[name, "bf16"] == overlap[name, "result"] > 0.9, overlap
     assert good("check", trace, result, "--rows", "all", "--numerics", "bf16").last() == "check: bf16, 12 rows x 3 layers"
 
 

@@ -101,6 +101,7 @@ def test_output_whole(folder):
     bad("run", os.path.join(folder, "missing"), "-o", result)
     bad("run", trace, "-o", result, "--tier", "none")
     assert open(result, "rb").read() == before
+    assert "TRACE" in bad("run", trace, "-o", trace)
     with open("/dev/full", "w") as full:
         done = subprocess.run([TAMIS, "run", trace], stdout=full, stderr=subprocess.PIPE, text=True)
     assert done.returncode == 2 and done.stderr.count("\n") == 1, done
