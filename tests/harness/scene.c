@@ -101,14 +101,19 @@ void scene_around_tiles(scene *s, int heads, int d, uint64_t seed) {
 
 /* ---- exponents and codes of each hazard ---- */
 
-static uint8_t scale_byte(int hazard, int64_t row, int group, uint64_t *random) {
+/* `unit` is the rows that belong together: the heads of a query row, or one K row. */
+static uint8_t scale_byte(int hazard, int64_t row, int unit, int group, uint64_t *random) {
+    int64_t step = row / unit;
     int64_t bits = (int64_t)(random_next(random) >> 20);
     switch (hazard) {
     case SCENE_FLAT:
     case SCENE_LAST_BIT:
         return 127;
     case SCENE_SPAN_STEP:
-        return (uint8_t)(group == 0 ? 100 + row % 41 : 100);
+    case SCENE_SPAN_LARGEST:
+        return (uint8_t)(group == step / 41 % 2 ? 100 + step % 41 : 100);
+    case SCENE_EDGES:
+        return (uint8_t)((unit > 1 ? step / 2 : step) % 2 ? 251 + bits % 4 : bits % 4);
     case SCENE_WIDE:
         return (uint8_t)(bits % 255);
     case SCENE_MIXED:
@@ -126,18 +131,25 @@ static uint8_t scale_byte(int hazard, int64_t row, int group, uint64_t *random) 
     }
 }
 
-static void plain_rows(uint8_t *codes, uint8_t *scales, int64_t rows, int d, int hazard,
+static void plain_rows(uint8_t *codes, uint8_t *scales, int64_t rows, int unit, int d, int hazard,
                        uint64_t *random) {
     random_fill(random, codes, rows * (d / 2));
     for (int64_t r = 0; r < rows; r++)
         for (int g = 0; g < d / 32; g++)
-            scales[r * (d / 32) + g] = scale_byte(hazard, r, g, random);
+            scales[r * (d / 32) + g] = scale_byte(hazard, r, unit, g, random);
 }
 
 /* Sets the sign bit of both codes in every byte to `sign` and leaves no zero magnitude. */
 static void force_sign(uint8_t *codes, int64_t bytes, int sign) {
     for (int64_t i = 0; i < bytes; i++)
         codes[i] = (uint8_t)((codes[i] & 0x77) | 0x11 | (sign ? 0x88 : 0));
+}
+
+/* 6 or -6 everywhere: one sign to a row of K, none below zero in q. */
+static void largest_codes(scene *s) {
+    memset(s->q_codes, 0x77, (size_t)(s->rows * s->heads * (s->d / 2)));
+    for (int64_t j = 0; j < s->positions; j++)
+        memset(s->k_codes + j * (s->d / 2), j % 3 == 2 ? 0xFF : 0x77, (size_t)(s->d / 2));
 }
 
 static void mostly_zero(uint8_t *codes, int64_t bytes) {
@@ -213,9 +225,11 @@ void scene_numbers(scene *s, int hazard, int weights_type, uint64_t seed) {
     int64_t q_rows = s->rows * s->heads;
     s->hazard = hazard;
     s->weights_type = weights_type;
-    plain_rows(s->k_codes, s->k_scales, s->positions, s->d, hazard, &random);
-    plain_rows(s->q_codes, s->q_scales, q_rows, s->d, hazard, &random);
+    plain_rows(s->k_codes, s->k_scales, s->positions, 1, s->d, hazard, &random);
+    plain_rows(s->q_codes, s->q_scales, q_rows, s->heads, s->d, hazard, &random);
     weights_of(s, hazard, &random);
+    if (hazard == SCENE_SPAN_LARGEST)
+        largest_codes(s);
     if (hazard == SCENE_TIES)
         repeat_rows(s, 1, &random);
     if (hazard == SCENE_FEW)
