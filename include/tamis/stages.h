@@ -222,14 +222,18 @@ typedef struct tamis_sparse_mqa_logits_args {
     tamis_k_cache k;
     tamis_rows rows;
     tamis_query query;
-    int32_t block_size;    /* 8 or 16 */
-    int32_t logits_type;   /* TAMIS_F32 or TAMIS_BF16 (the f32 score rounded once) */
-    int64_t width;         /* blocks per row, 0..65536 */
-    const int32_t *blocks; /* [R][width], any bits */
-    int64_t blocks_stride; /* elements */
-    const int32_t *counts; /* [R] blocks that count, or NULL: all */
-    void *logits;          /* out [R][width * block_size] */
-    int64_t logits_stride; /* elements */
+    int32_t block_size;      /* 8 or 16 */
+    int32_t logits_type;     /* TAMIS_F32 or TAMIS_BF16 (the f32 score rounded once) */
+    int64_t width;           /* blocks per row, 0..65536 */
+    const int32_t *blocks;   /* [R][width], any bits */
+    int64_t blocks_stride;   /* elements */
+    const int32_t *counts;   /* [R] blocks that count, or NULL: all */
+    void *logits;            /* out [R][width * block_size] */
+    int64_t logits_stride;   /* elements */
+    const int32_t *physical; /* [R][width] where each block lies, or NULL: page * (page_size /
+                                block_size) + its place in the page. PAGE, ks NULL; blocks must then
+                                ascend, be visible, and end in -1 */
+    int64_t physical_stride; /* elements */
 } tamis_sparse_mqa_logits_args;
 
 /* ---- selecting ----------------------------------------------------------------------------- */
@@ -280,6 +284,10 @@ typedef struct tamis_consume_args {
     tamis_selection selection;
     void *workspace; /* tamis_consume_workspace bytes, aligned to 64 */
     int64_t workspace_bytes;
+    const int32_t *physical; /* [R][width] where each block lies, or NULL: page * (page_size /
+                                block_size) + its place in the page. PAGE, ks NULL; blocks must then
+                                ascend, be visible, and end in -1 */
+    int64_t physical_stride; /* elements */
 } tamis_consume_args;
 
 /*

@@ -15,6 +15,8 @@
  *   kv.h       the bytes of a KV block that index K shares with main K/V
  *   stages.h   every stage as a call of its own, and the two levels composed of them
  *   pool.h     a small thread pool for programs that have none
+ *   plan.h     limits fixed once, steps made inside them
+ *   indexer.h  the object an engine holds: requirements, creation, running layers
  *
  * Simple use on a CPU, for one layer and all rows:
  *
@@ -40,6 +42,8 @@
 #include <tamis/kv.h>
 #include <tamis/stages.h>
 #include <tamis/pool.h>
+#include <tamis/plan.h>
+#include <tamis/indexer.h>
 
 #ifdef __cplusplus
 extern "C" {

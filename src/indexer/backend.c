@@ -9,22 +9,10 @@
 #include "kernels/fpenv.h"
 #include "kernels/tier.h"
 
-static int find_tier(const char *name) {
-    if (name == NULL || strcmp(name, "auto") == 0) {
-        return tamis_tier_best();
-    }
-    for (int tier = 0; tier < TAMIS_TIER_COUNT; tier++) {
-        if (strcmp(name, tamis_tier_word(tier)) == 0) {
-            return tier;
-        }
-    }
-    return -1;
-}
-
 tamis_status tamis_backend_create(const char *tier, tamis_backend **backend, tamis_error *error) {
     TAMIS_NEED(backend != NULL, TAMIS_ERROR_ARGUMENT, "backend", "a place for the pointer", 0);
     *backend = NULL;
-    int found = find_tier(tier);
+    int found = tamis_tier_find(tier);
     if (found < 0) {
         return tamis_fail(error, TAMIS_ERROR_TIER, "tier", "auto or a tier of this build", "%s",
                           tier);

@@ -1,13 +1,11 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * dense.c: score everything, mask by the published blocks, select. The mask is a compaction: scores
- * of listed blocks move to the front, so that nothing masked can be chosen, not even over a NaN.
+ * dense.c: score everything, mask by the published blocks, select.
  */
-#include <string.h>
-
 #include "cache/address.h"
 #include "fail.h"
 #include "indexer/backend.h"
+#include "indexer/levels.h"
 #include "kernels/check.h"
 #include "kernels/fpenv.h"
 #include "kernels/rows.h"
@@ -49,18 +47,6 @@ static void score_row(const tamis_backend *backend, const tamis_dense_args *args
     backend->kernels.mqa_logits(&score, 0, 1);
 }
 
-/* Ids ascend, so a block only ever moves forward. */
-static void compact(const tamis_dense_args *args, int64_t r, const int32_t *list, int64_t count,
-                    float *scores) {
-    int64_t size = args->block_size, anchor = tamis_row_start(&args->rows, r) / size;
-    int64_t length = tamis_row_length(&args->rows, r);
-    for (int64_t i = 0; i < count; i++) {
-        int64_t first = (list[i] - anchor) * size;
-        int64_t last = first + size < length ? first + size : length;
-        memmove(scores + i * size, scores + first, (size_t)(last - first) * sizeof *scores);
-    }
-}
-
 /* The consume arguments that share their helpers: lists, selection, K and rows. */
 static tamis_consume_args as_consume(const tamis_dense_args *args) {
     tamis_consume_args consume = {0};
@@ -83,7 +69,8 @@ static void select_row(const tamis_backend *backend, const tamis_dense_args *arg
         int32_t count = 0;
         tamis_expand_args expand = tamis_expand_of_consume(&consume, r, scratch.blocks, &count);
         backend->kernels.expand(&expand, 0, 1);
-        compact(args, r, scratch.blocks, count, scratch.scores);
+        tamis_keep_blocks(scratch.blocks, tamis_row_start(&args->rows, r) / args->block_size, count,
+                          args->block_size, tamis_row_length(&args->rows, r), scratch.scores);
         topk = tamis_topk_of_consume(&consume, r, scratch, count);
     } else {
         topk = tamis_topk_of_consume(&consume, r, scratch, 0);

@@ -211,6 +211,34 @@ tamis_status tamis_check_expand(const tamis_expand_args *a, int judging, tamis_e
     return tamis_check_stride(a->rows.count, a->blocks_stride, out, "args.blocks_stride", error);
 }
 
+/* Lists that come with their physical blocks are trusted by kernels, so they are read here. */
+static tamis_status check_physical(const tamis_k_cache *k, const tamis_rows *rows,
+                                   int32_t block_size, const int32_t *blocks, int64_t blocks_stride,
+                                   int64_t width, const int32_t *counts, const int32_t *physical,
+                                   int64_t stride, tamis_error *error) {
+    int64_t limit = k->size * (k->page_size / block_size);
+    if (physical == NULL) {
+        return TAMIS_OK;
+    }
+    TAMIS_NEED(k->layout == TAMIS_K_MXFP4_PAGE && rows->ks == NULL, TAMIS_ERROR_LAYOUT,
+               "args.physical", "NULL but for PAGE with rows.ks NULL", k->layout);
+    TAMIS_TRY(tamis_check_stride(rows->count, stride, width, "args.physical_stride", error));
+    for (int64_t r = 0; r < rows->count; r++) {
+        int64_t last = -1, end = tamis_blocks_of(tamis_row_length(rows, r), block_size);
+        int64_t n = counts ? counts[r] : width;
+        for (int64_t i = 0; i < n && blocks[r * blocks_stride + i] != -1; i++) {
+            int64_t block = blocks[r * blocks_stride + i];
+            TAMIS_NEED(block > last && block < end, TAMIS_ERROR_ARGUMENT, "args.blocks",
+                       "ascending visible blocks: physical is given", block);
+            TAMIS_NEED(physical[r * stride + i] >= 0 && physical[r * stride + i] < limit,
+                       TAMIS_ERROR_ARGUMENT, "args.physical", "a block of the pool",
+                       physical[r * stride + i]);
+            last = block;
+        }
+    }
+    return TAMIS_OK;
+}
+
 tamis_status tamis_check_sparse_mqa_logits(const tamis_sparse_mqa_logits_args *a, int judging,
                                            tamis_error *error) {
     TAMIS_NEED_SIZE(a);
@@ -225,8 +253,10 @@ tamis_status tamis_check_sparse_mqa_logits(const tamis_sparse_mqa_logits_args *a
     TAMIS_TRY(tamis_check_counts(a->counts, a->rows.count, a->width, "args.counts", error));
     TAMIS_TRY(
         tamis_check_stride(a->rows.count, a->blocks_stride, a->width, "args.blocks_stride", error));
-    return tamis_check_stride(a->rows.count, a->logits_stride, a->width * a->block_size,
-                              "args.logits_stride", error);
+    TAMIS_TRY(tamis_check_stride(a->rows.count, a->logits_stride, a->width * a->block_size,
+                                 "args.logits_stride", error));
+    return check_physical(&a->k, &a->rows, a->block_size, a->blocks, a->blocks_stride, a->width,
+                          a->counts, a->physical, a->physical_stride, error);
 }
 
 /* Slots of topk go through a page table whose pool is not known: lengths and requests are checked.
@@ -295,6 +325,8 @@ tamis_status tamis_check_consume(const tamis_consume_args *a, int judging, tamis
     TAMIS_TRY(check_scoring(a->numerics, judging, &a->k, &a->rows, &a->query, error));
     TAMIS_TRY(check_lists(&a->k, &a->rows, a->block_size, a->blocks, a->width, a->blocks_stride,
                           a->counts, error));
+    TAMIS_TRY(check_physical(&a->k, &a->rows, a->block_size, a->blocks, a->blocks_stride, a->width,
+                             a->counts, a->physical, a->physical_stride, error));
     return tamis_check_selection(&a->selection, a->rows.count, error);
 }
 

@@ -63,6 +63,7 @@ static inline tamis_sparse_mqa_logits_args tamis_score_of_consume(const tamis_co
     score.width = count;
     score.blocks = scratch.blocks;
     score.logits = scratch.scores;
+    score.physical = args->physical ? args->physical + r * args->physical_stride : NULL;
     return score;
 }
 

@@ -1,5 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /* tier.c: the ladder of tiers. ref has every kernel; a higher tier overwrites those it has. */
+#include <string.h>
+
 #include "kernels/tier.h"
 
 const char *tamis_tier_word(int tier) {
@@ -28,6 +30,18 @@ int tamis_tier_best(void) {
         best = tamis_tier_supported(tier) ? tier : best;
     }
     return best;
+}
+
+int tamis_tier_find(const char *name) {
+    if (name == NULL || strcmp(name, "auto") == 0) {
+        return tamis_tier_best();
+    }
+    for (int tier = TAMIS_TIER_ref; tier < TAMIS_TIER_COUNT; tier++) {
+        if (strcmp(name, tamis_tier_word(tier)) == 0) {
+            return tier;
+        }
+    }
+    return -1;
 }
 
 void tamis_kernels_fill(tamis_kernels *kernels, int tier) {

@@ -17,6 +17,9 @@ int tamis_tier_supported(int tier);
 /* The best tier that this machine runs. */
 int tamis_tier_best(void);
 
+/* The tier of a name ("auto" and NULL: the best), or -1 when this build has none of that name. */
+int tamis_tier_find(const char *name);
+
 /* Fills the table: each rung overwrites the kernels that it has. */
 void tamis_kernels_fill(tamis_kernels *kernels, int tier);
 

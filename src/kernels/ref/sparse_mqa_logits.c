@@ -3,6 +3,16 @@
 #include "kernels/ref/score.h"
 #include "kernels/kernels.h"
 
+/* Slot of column c, whose position is absolute: by its physical block or through the page table. */
+static int64_t slot_of(const tamis_sparse_mqa_logits_args *args, int64_t r, int64_t c,
+                       const int32_t *page_row, int64_t position) {
+    int64_t size = args->block_size;
+    if (args->physical) {
+        return args->physical[r * args->physical_stride + c / size] * size + c % size;
+    }
+    return tamis_slot_of(page_row, args->k.page_size, position);
+}
+
 static void score_row(const tamis_sparse_mqa_logits_args *args, const tamis_ref_query *q, int64_t r,
                       int64_t first, int64_t last) {
     const int32_t *page_row = tamis_page_row(&args->rows, r);
@@ -16,7 +26,7 @@ static void score_row(const tamis_sparse_mqa_logits_args *args, const tamis_ref_
             j = (blocks[c / size] - start / size) * size + c % size;
         }
         if (j >= 0 && j < length) {
-            int64_t slot = tamis_slot_of(page_row, args->k.page_size, start + j);
+            int64_t slot = slot_of(args, r, c, page_row, start + j);
             score = tamis_ref_score(q, tamis_k_at_slot(&args->k, slot));
         }
         tamis_store_float(args->logits, args->logits_type, r * args->logits_stride + c, score);

@@ -1,0 +1,175 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * plan.c: a plan's limits and the layout of its memory.
+ *
+ * One function walks the layout: with no memory it counts, with memory it places, so that sizes and
+ * addresses cannot disagree.
+ */
+#include <stdio.h>
+#include <string.h>
+
+#include "fail.h"
+#include "indexer/indexer.h"
+#include "kernels/kernels.h"
+#include "plan/plan.h"
+
+void tamis_plan_limits_default(tamis_plan_limits *limits) {
+    memset(limits, 0, sizeof *limits);
+    limits->struct_size = (uint32_t)sizeof *limits;
+    limits->threads = 1;
+}
+
+static tamis_status check_limits(const tamis_plan_limits *l, tamis_error *error) {
+    TAMIS_NEED(l != NULL, TAMIS_ERROR_ARGUMENT, "limits", "a tamis_plan_limits", 0);
+    TAMIS_NEED(l->struct_size == sizeof *l, TAMIS_ERROR_STRUCT_SIZE, "limits.struct_size",
+               "sizeof(tamis_plan_limits)", l->struct_size);
+    TAMIS_NEED(l->max_requests >= 1 && l->max_requests <= 65536, TAMIS_ERROR_LIMIT,
+               "limits.max_requests", "1 .. 65536", l->max_requests);
+    TAMIS_NEED(l->max_batched_tokens >= 1 && l->max_batched_tokens <= 1 << 24, TAMIS_ERROR_LIMIT,
+               "limits.max_batched_tokens", "1 .. 16777216", l->max_batched_tokens);
+    TAMIS_NEED(l->draft_tokens >= 0 && l->draft_tokens <= 255, TAMIS_ERROR_LIMIT,
+               "limits.draft_tokens", "0 .. 255", l->draft_tokens);
+    TAMIS_NEED(l->largest_graph >= 0 && l->largest_graph <= 1 << 24, TAMIS_ERROR_LIMIT,
+               "limits.largest_graph", "0 .. 16777216", l->largest_graph);
+    TAMIS_NEED(l->threads >= 1 && l->threads <= 1024, TAMIS_ERROR_LIMIT, "limits.threads",
+               "1 .. 1024", l->threads);
+    TAMIS_NEED(l->max_context >= 1 && l->max_context <= INT32_MAX, TAMIS_ERROR_LIMIT,
+               "limits.max_context", "1 .. 2147483647", l->max_context);
+    return TAMIS_OK;
+}
+
+int64_t tamis_plan_max_rows(const tamis_plan_limits *l) {
+    if (check_limits(l, NULL) != TAMIS_OK) {
+        return -1;
+    }
+    int64_t rows = (int64_t)l->max_requests * (1 + l->draft_tokens);
+    rows = l->max_batched_tokens > rows ? l->max_batched_tokens : rows;
+    return l->largest_graph > rows ? l->largest_graph : rows;
+}
+
+int32_t tamis_model_block_size(const tamis_model *model) {
+    return model->candidate_source_layer_id >= 0 ? model->candidate_block_size : 8;
+}
+
+int32_t tamis_model_topk_blocks(const tamis_model *model) {
+    return model->candidate_source_layer_id >= 0 ? model->candidate_topk_blocks : 0;
+}
+
+/* The longest row of any layer: an index source's ratio decides. */
+static int64_t longest_row(const tamis_model *model, const tamis_plan_limits *limits) {
+    int64_t longest = 0;
+    for (int32_t i = 0; i < model->num_index_sources; i++) {
+        int32_t ratio = model->compress_ratios[model->index_source_layer_ids[i]];
+        int64_t visible = tamis_visible(limits->max_context - 1, ratio);
+        longest = visible > longest ? visible : longest;
+    }
+    return longest;
+}
+
+/* A row's line holds its block maxima; on the dense route its scores, padded to a block. */
+static int64_t line_bytes(const tamis_plan_shape *shape, const tamis_plan_limits *limits) {
+    int32_t size = tamis_model_block_size(shape->model);
+    int64_t longest = longest_row(shape->model, limits);
+    int64_t scores = 0, maxima = (longest + size - 1) / size;
+    if (shape->sparse_logits == TAMIS_SPARSE_OFF) {
+        scores = longest + size;
+    } else if (shape->sparse_logits == TAMIS_SPARSE_AUTO) {
+        int64_t pool = (int64_t)tamis_model_topk_blocks(shape->model) * size;
+        scores = (pool < longest ? pool : longest) + size;
+    }
+    return tamis_round_up((scores > maxima ? scores : maxima) * 4, 64);
+}
+
+/* Takes `bytes` from the memory at *at, or only counts where memory is NULL. */
+static void *take(uint8_t *memory, int64_t *at, int64_t bytes) {
+    void *taken = memory ? memory + *at : NULL;
+    *at += tamis_round_up(bytes, 64);
+    return taken;
+}
+
+static int64_t lay_out(const tamis_plan_shape *shape, const tamis_plan_limits *limits,
+                       uint8_t *memory, tamis_plan *plan) {
+    int64_t at = 0, rows = tamis_plan_max_rows(limits), threads = limits->threads;
+    int64_t blocks = tamis_model_topk_blocks(shape->model), own = shape->model->index_topk + 1;
+    int64_t width = blocks > own ? blocks : own;
+    take(memory, &at, (int64_t)sizeof *plan);
+    plan->token = take(memory, &at, rows * 4);
+    plan->request = take(memory, &at, rows * 4);
+    for (int i = 0; i < 2; i++) {
+        plan->ks[i] = take(memory, &at, rows * 4);
+        plan->ke[i] = take(memory, &at, rows * 4);
+    }
+    plan->slice = take(memory, &at, threads * 8);
+    plan->blocks = take(memory, &at, rows * blocks * 4);
+    plan->blocks_count = take(memory, &at, rows * 4);
+    plan->placed = take(memory, &at, rows * blocks * 4);
+    plan->line_bytes = line_bytes(shape, limits);
+    plan->line = take(memory, &at, threads * plan->line_bytes);
+    plan->list_bytes = tamis_round_up(own * 4, 64);
+    plan->list = take(memory, &at, threads * plan->list_bytes);
+    plan->scratch_bytes = tamis_consume_scratch_bytes(width, tamis_model_block_size(shape->model));
+    plan->scratch = take(memory, &at, threads * plan->scratch_bytes);
+    return at;
+}
+
+int64_t tamis_plan_bytes_for(const tamis_plan_shape *shape, const tamis_plan_limits *limits,
+                             tamis_error *error) {
+    tamis_plan counted;
+    if (check_limits(limits, error) != TAMIS_OK) {
+        return -1;
+    }
+    return lay_out(shape, limits, NULL, &counted);
+}
+
+static tamis_plan_shape shape_of(const tamis_indexer *indexer) {
+    tamis_plan_shape shape = {&indexer->model, indexer->sparse_logits};
+    return shape;
+}
+
+int64_t tamis_plan_bytes(const tamis_indexer *indexer, const tamis_plan_limits *limits,
+                         tamis_error *error) {
+    if (indexer == NULL) {
+        tamis_fail(error, TAMIS_ERROR_ARGUMENT, "indexer", "an indexer", "NULL");
+        return -1;
+    }
+    tamis_plan_shape shape = shape_of(indexer);
+    return tamis_plan_bytes_for(&shape, limits, error);
+}
+
+tamis_status tamis_plan_init(const tamis_indexer *indexer, const tamis_plan_limits *limits,
+                             void *memory, int64_t bytes, tamis_plan **out, tamis_error *error) {
+    char required[60];
+    TAMIS_NEED(out != NULL, TAMIS_ERROR_ARGUMENT, "plan", "a place for the pointer", 0);
+    *out = NULL;
+    int64_t needed = tamis_plan_bytes(indexer, limits, error);
+    if (needed < 0) {
+        return indexer ? check_limits(limits, error) : TAMIS_ERROR_ARGUMENT;
+    }
+    snprintf(required, sizeof required, "at least %lld", (long long)needed);
+    TAMIS_NEED(bytes >= needed, TAMIS_ERROR_WORKSPACE, "bytes", required, bytes);
+    TAMIS_NEED(memory != NULL && (uintptr_t)memory % 64 == 0, TAMIS_ERROR_WORKSPACE, "memory",
+               "a pointer aligned to 64 bytes", (uintptr_t)memory % 64);
+    tamis_plan_shape shape = shape_of(indexer);
+    tamis_plan *plan = memory;
+    memset(plan, 0, sizeof *plan);
+    lay_out(&shape, limits, memory, plan);
+    memset((void *)plan->slice, 0, (size_t)limits->threads * 8);
+    plan->indexer = indexer;
+    plan->limits = *limits;
+    plan->max_rows = tamis_plan_max_rows(limits);
+    for (int32_t ratio = 1; ratio <= 2; ratio++) {
+        plan->max_visible[ratio - 1] = tamis_visible(limits->max_context - 1, ratio);
+    }
+    *out = plan;
+    return TAMIS_OK;
+}
+
+void tamis_plan_count(const tamis_plan *plan, tamis_plan_counters *counters) {
+    memset(counters, 0, sizeof *counters);
+    counters->struct_size = (uint32_t)sizeof *counters;
+    counters->steps = atomic_load(&plan->totals.steps);
+    counters->expanded = atomic_load(&plan->totals.expanded);
+    counters->consumed = atomic_load(&plan->totals.consumed);
+    counters->sparse_rows = atomic_load(&plan->totals.sparse_rows);
+    counters->dense_rows = atomic_load(&plan->totals.dense_rows);
+}

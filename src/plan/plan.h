@@ -1,0 +1,61 @@
+/* SPDX-License-Identifier: MIT */
+/* plan.h: what lies in a plan's memory. */
+#ifndef TAMIS_SRC_PLAN_H
+#define TAMIS_SRC_PLAN_H
+
+#include <stdatomic.h>
+
+#include <tamis/tamis.h>
+
+/* What a plan's size depends on besides its limits. */
+typedef struct tamis_plan_shape {
+    const tamis_model *model;
+    int32_t sparse_logits; /* TAMIS_SPARSE_* */
+} tamis_plan_shape;
+
+/* Bytes of a plan, or -1 with the error. */
+int64_t tamis_plan_bytes_for(const tamis_plan_shape *shape, const tamis_plan_limits *limits,
+                             tamis_error *error);
+
+/*
+ * The stamp of the published blocks (spec 6.3): serial, source layer and number of slices in one
+ * word, set by the first slice that publishes; the blocks are complete when that many slices have
+ * closed.
+ */
+typedef struct tamis_stamp {
+    _Atomic uint64_t opened; /* tamis_stamp_word, or 0 */
+    _Atomic int32_t closed;  /* slices done */
+    _Atomic int64_t rows;
+} tamis_stamp;
+
+static inline uint64_t tamis_stamp_word(uint64_t serial, int32_t layer, int32_t nth) {
+    return serial << 32 | (uint64_t)(uint16_t)layer << 16 | (uint16_t)nth;
+}
+
+typedef struct tamis_plan_counts {
+    _Atomic uint64_t steps, expanded, consumed, sparse_rows, dense_rows;
+} tamis_plan_counts;
+
+struct tamis_plan {
+    const tamis_indexer *indexer;
+    tamis_plan_limits limits;
+    int64_t max_rows;
+    int64_t max_visible[2];   /* [ratio - 1] */
+    uint64_t serial;          /* of the last step made */
+    tamis_step_counts counts; /* the step's */
+    tamis_stamp stamp;
+    tamis_plan_counts totals;
+    int32_t *token, *request, *ks[2], *ke[2]; /* [max_rows] */
+    _Atomic uint64_t *slice;                  /* [threads] serial that each slice has published */
+    int32_t *blocks;                          /* [max_rows][topk_blocks] published ids, -1 tail */
+    int32_t *blocks_count;                    /* [max_rows] */
+    int32_t *placed; /* [max_rows][topk_blocks] PAGE: physical blocks; else anchored ids */
+    uint8_t *line;   /* [threads][line_bytes] block maxima or, dense, scores of one row */
+    int64_t line_bytes;
+    uint8_t *scratch; /* [threads][scratch_bytes] of one slice's consume */
+    int64_t scratch_bytes;
+    uint8_t *list; /* [threads][list_bytes] blocks of a source's own selection */
+    int64_t list_bytes;
+};
+
+#endif
