@@ -29,35 +29,14 @@ static int copy_published(const tamis_consume_args *args, int64_t r, int32_t *bl
 }
 
 static int64_t expand_row(const tamis_consume_args *args, int64_t r, int32_t *blocks) {
-    int32_t count = 0;
     int64_t copied;
-    tamis_expand_args expand = {0};
+    int32_t count;
     if (copy_published(args, r, blocks, &copied)) {
         return copied;
     }
-    expand.candidate_size = expand.block_size = args->block_size;
-    expand.rows = tamis_rows_at(&args->rows, r);
-    expand.width = args->counts ? args->counts[r] : args->width;
-    expand.candidates = args->blocks + r * args->blocks_stride;
-    expand.blocks = blocks;
-    expand.counts = &count;
+    tamis_expand_args expand = tamis_expand_of_consume(args, r, blocks, &count);
     tamis_expand_ref(&expand, 0, 1);
     return count;
-}
-
-static void score_row(const tamis_consume_args *args, int64_t r, tamis_consume_scratch scratch,
-                      int64_t count) {
-    tamis_sparse_mqa_logits_args score = {0};
-    score.numerics = args->numerics;
-    score.k = args->k;
-    score.rows = tamis_rows_at(&args->rows, r);
-    score.query = tamis_query_at(&args->query, r);
-    score.block_size = args->block_size;
-    score.logits_type = TAMIS_F32;
-    score.width = count;
-    score.blocks = scratch.blocks;
-    score.logits = scratch.scores;
-    tamis_sparse_mqa_logits_avx2(&score, 0, 1);
 }
 
 void tamis_consume_avx2(const tamis_consume_args *args, int32_t ith, int32_t nth) {
@@ -66,7 +45,8 @@ void tamis_consume_avx2(const tamis_consume_args *args, int32_t ith, int32_t nth
     tamis_slice(args->rows.count, ith, nth, &r, &end);
     for (; r < end; r++) {
         int64_t count = expand_row(args, r, scratch.blocks);
-        score_row(args, r, scratch, count);
+        tamis_sparse_mqa_logits_args score = tamis_score_of_consume(args, r, scratch, count);
+        tamis_sparse_mqa_logits_avx2(&score, 0, 1);
         tamis_topk_args topk = tamis_topk_of_consume(args, r, scratch, count);
         tamis_topk_avx2(&topk, 0, 1);
     }

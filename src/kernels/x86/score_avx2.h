@@ -61,28 +61,31 @@ static inline int64_t tamis_score_scale_step(const tamis_k_cache *k) {
                                               : k->stride;
 }
 
-/* K of an absolute position, and how many positions from it on lie a step apart (at most 8). */
-static inline int tamis_score_run(const tamis_k_cache *k, const int32_t *page_row, int64_t position,
+/*
+ * K of a place, and how many positions from it on lie a step apart (at most 8). A place is an
+ * absolute position, or, when page_row is NULL, a slot whose block lies in one page.
+ */
+static inline int tamis_score_run(const tamis_k_cache *k, const int32_t *page_row, int64_t place,
                                   tamis_k_row *row) {
     if (page_row == NULL) {
-        *row = tamis_k_at_slot(k, position);
+        *row = tamis_k_at_slot(k, place);
         return TAMIS_TILE;
     }
     uint32_t size = (uint32_t)k->page_size; /* 32 bits: a division that costs a third */
-    uint32_t place = (uint32_t)position % size;
-    uint8_t *page = k->codes + page_row[(uint32_t)position / size] * k->stride;
-    row->codes = page + place * (int64_t)(k->head_dim / 2);
-    row->scales = page + k->page_size * (int64_t)(k->head_dim / 2) + place * (k->head_dim / 32);
-    return size - place < TAMIS_TILE ? (int)(size - place) : TAMIS_TILE;
+    uint32_t at = (uint32_t)place % size;
+    uint8_t *page = k->codes + page_row[(uint32_t)place / size] * k->stride;
+    row->codes = page + at * (int64_t)(k->head_dim / 2);
+    row->scales = page + k->page_size * (int64_t)(k->head_dim / 2) + at * (k->head_dim / 32);
+    return size - at < TAMIS_TILE ? (int)(size - at) : TAMIS_TILE;
 }
 
-/* Pointers of n (1..8) successive positions from an absolute one. */
+/* Pointers of n (1..8) successive positions from a place on. */
 static inline void tamis_score_tile_at(const tamis_k_cache *k, const int32_t *page_row,
-                                       int64_t position, int n, tamis_score_tile *tile) {
+                                       int64_t place, int n, tamis_score_tile *tile) {
     int64_t code_step = tamis_score_code_step(k), scale_step = tamis_score_scale_step(k);
     for (int i = 0; i < n;) {
         tamis_k_row row;
-        int run = tamis_score_run(k, page_row, position + i, &row);
+        int run = tamis_score_run(k, page_row, place + i, &row);
         for (int j = 0; j < run && i < n; j++, i++) {
             tile->codes[i] = row.codes + j * code_step;
             tile->scales[i] = row.scales + j * scale_step;
@@ -96,9 +99,9 @@ static inline void tamis_score_tile_at(const tamis_k_cache *k, const int32_t *pa
 
 /* Asks for the K of eight successive positions ahead of their use. */
 static inline void tamis_score_prefetch(const tamis_k_cache *k, const int32_t *page_row,
-                                        int64_t position) {
+                                        int64_t place) {
     tamis_k_row row;
-    (void)tamis_score_run(k, page_row, position, &row);
+    (void)tamis_score_run(k, page_row, place, &row);
     for (int i = 0; i < TAMIS_TILE; i++) { /* any stride: one line for each position */
         _mm_prefetch((const char *)row.codes + i * tamis_score_code_step(k), _MM_HINT_T0);
     }
