@@ -17,6 +17,7 @@ static const subcommand subcommands[] = {
     {"check", command_check, "hold a result against an independent computation"},
     {"gen", command_gen, "make a synthetic trace, with hazards if asked"},
     {"info", command_info, "print version, tiers and backends"},
+    {"bench", command_bench, "time both levels and each stage, dense and sparse in turns"},
 };
 enum { SUBCOMMANDS = sizeof(subcommands) / sizeof(subcommands[0]) };
 
