@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: MIT
 # Builds the libFuzzer targets with clang, AddressSanitizer and UBSan, and runs one after the other.
 # usage: tools/fuzz.sh [SECONDS each, 60] [BUILD FOLDER, build/fuzz]
-# Corpora stay in the build folder; a crash is kept there as crash-* and fails the script.
+# Corpora stay in the build folder; a crash fails the script and is kept there as TARGET-crash-*.
 set -eu
 seconds=${1:-60}
 root=$(cd "$(dirname "$0")/.." && pwd)
@@ -18,8 +18,8 @@ for what in trace expand; do
     dict=
     [ "$what" != trace ] || dict=-dict=$root/tests/fuzz/trace.dict
     echo "fuzz_$what: $seconds s"
-    "$build/tests/fuzz/fuzz_$what" $dict -max_total_time="$seconds" -max_len=16384 -timeout=10 \
-        -rss_limit_mb=1024 -print_final_stats=1 -artifact_prefix="$build/crash-$what-" \
+    "$build/tests/fuzz/fuzz_$what" ${dict:+"$dict"} -max_total_time="$seconds" -max_len=16384 -timeout=10 \
+        -rss_limit_mb=1024 -print_final_stats=1 -artifact_prefix="$build/$what-" \
         "$build/corpus/$what" "$build/seeds/$what" >"$build/fuzz_$what.log" 2>&1 || {
         tail -40 "$build/fuzz_$what.log"
         exit 1
