@@ -24,7 +24,7 @@ tamis_status tamis_check_workspace(const void *workspace, int64_t bytes, int64_t
 tamis_status tamis_check_q_prepare(const tamis_q_prepare_args *a, int judging, tamis_error *error) {
     (void)judging;
     TAMIS_NEED_SIZE(a);
-    TAMIS_NEED_RESERVED(a->reserved);
+    TAMIS_NEED_RESERVED(a->reserved, "args.reserved");
     TAMIS_TRY(tamis_check_geometry(a->heads, a->head_dim, "args.heads", "args.head_dim", error));
     TAMIS_NEED(a->tokens >= 0, TAMIS_ERROR_ARGUMENT, "args.tokens", "0 or more", a->tokens);
     TAMIS_TRY(tamis_check_rope(&a->rope, error));
@@ -55,7 +55,7 @@ tamis_status tamis_check_q_prepare(const tamis_q_prepare_args *a, int judging, t
 tamis_status tamis_check_k_insert(const tamis_k_insert_args *a, int judging, tamis_error *error) {
     (void)judging;
     TAMIS_NEED_SIZE(a);
-    TAMIS_NEED_RESERVED(a->reserved);
+    TAMIS_NEED_RESERVED(a->reserved, "args.reserved");
     TAMIS_NEED(a->ratio == 1 || a->ratio == 2, TAMIS_ERROR_ARGUMENT, "args.ratio", "1 or 2",
                a->ratio);
     TAMIS_NEED(a->tokens >= 0, TAMIS_ERROR_ARGUMENT, "args.tokens", "0 or more", a->tokens);
@@ -83,7 +83,7 @@ tamis_status tamis_check_k_insert(const tamis_k_insert_args *a, int judging, tam
 tamis_status tamis_check_k_gather(const tamis_k_gather_args *a, int judging, tamis_error *error) {
     (void)judging;
     TAMIS_NEED_SIZE(a);
-    TAMIS_NEED_RESERVED(a->reserved);
+    TAMIS_NEED_RESERVED(a->reserved, "args.reserved");
     TAMIS_TRY(tamis_check_rows(&a->rows, &a->k, error));
     TAMIS_NEED_POINTER(a->start || a->rows.count == 0, "args.start");
     TAMIS_NEED(a->size >= 0, TAMIS_ERROR_ARGUMENT, "args.size", "0 or more", a->size);
@@ -152,7 +152,7 @@ tamis_status tamis_check_mqa_logits(const tamis_mqa_logits_args *a, int judging,
 tamis_status tamis_check_block_max(const tamis_block_max_args *a, int judging, tamis_error *error) {
     (void)judging;
     TAMIS_NEED_SIZE(a);
-    TAMIS_NEED_RESERVED(a->reserved);
+    TAMIS_NEED_RESERVED(a->reserved, "args.reserved");
     TAMIS_TRY(tamis_check_block_size(a->block_size, error));
     TAMIS_TRY(tamis_check_type(a->logits_type, "args.logits_type", error));
     TAMIS_TRY(tamis_check_intervals(&a->rows, error));
@@ -175,7 +175,7 @@ static tamis_status check_topk_blocks(int32_t topk_blocks, tamis_error *error) {
 tamis_status tamis_check_publish(const tamis_publish_args *a, int judging, tamis_error *error) {
     (void)judging;
     TAMIS_NEED_SIZE(a);
-    TAMIS_NEED_RESERVED(a->reserved);
+    TAMIS_NEED_RESERVED(a->reserved, "args.reserved");
     TAMIS_TRY(tamis_check_block_size(a->block_size, error));
     TAMIS_TRY(check_topk_blocks(a->topk_blocks, error));
     TAMIS_TRY(tamis_check_intervals(&a->rows, error));
@@ -283,8 +283,8 @@ static tamis_status check_topk_pages(const tamis_topk_args *a, tamis_error *erro
 tamis_status tamis_check_topk(const tamis_topk_args *a, int judging, tamis_error *error) {
     (void)judging;
     TAMIS_NEED_SIZE(a);
-    TAMIS_NEED_RESERVED(a->reserved);
-    TAMIS_NEED_RESERVED(a->reserved2);
+    TAMIS_NEED_RESERVED(a->reserved, "args.reserved");
+    TAMIS_NEED_RESERVED(a->reserved2, "args.reserved2");
     TAMIS_TRY(tamis_check_type(a->logits_type, "args.logits_type", error));
     TAMIS_NEED(a->width >= 0 && a->width <= INT32_MAX, TAMIS_ERROR_ARGUMENT, "args.width",
                "0 .. 2^31-1", a->width);
@@ -321,7 +321,7 @@ static tamis_status check_lists(const tamis_k_cache *k, const tamis_rows *rows, 
 
 tamis_status tamis_check_consume(const tamis_consume_args *a, int judging, tamis_error *error) {
     TAMIS_NEED_SIZE(a);
-    TAMIS_NEED_RESERVED(a->reserved);
+    TAMIS_NEED_RESERVED(a->reserved, "args.reserved");
     TAMIS_TRY(check_scoring(a->numerics, judging, &a->k, &a->rows, &a->query, error));
     TAMIS_TRY(check_lists(&a->k, &a->rows, a->block_size, a->blocks, a->width, a->blocks_stride,
                           a->counts, error));
@@ -344,7 +344,7 @@ tamis_status tamis_check_source(const tamis_source_args *a, int judging, tamis_e
 
 tamis_status tamis_check_dense(const tamis_dense_args *a, int judging, tamis_error *error) {
     TAMIS_NEED_SIZE(a);
-    TAMIS_NEED_RESERVED(a->reserved);
+    TAMIS_NEED_RESERVED(a->reserved, "args.reserved");
     TAMIS_TRY(check_scoring(a->numerics, judging, &a->k, &a->rows, &a->query, error));
     if (a->blocks) {
         TAMIS_TRY(check_lists(&a->k, &a->rows, a->block_size, a->blocks, a->width, a->blocks_stride,

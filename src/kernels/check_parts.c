@@ -149,7 +149,7 @@ tamis_status tamis_check_query(const tamis_query *query, const tamis_k_cache *k,
     TAMIS_NEED(query->head_dim == k->head_dim, TAMIS_ERROR_GEOMETRY, "query.head_dim", "k.head_dim",
                query->head_dim);
     TAMIS_TRY(tamis_check_type(query->weights_type, "query.weights_type", error));
-    TAMIS_NEED_RESERVED(query->reserved);
+    TAMIS_NEED_RESERVED(query->reserved, "query.reserved");
     TAMIS_NEED_POINTER(query->codes || rows == 0, "query.codes");
     TAMIS_NEED_POINTER(query->scales || rows == 0, "query.scales");
     TAMIS_NEED_POINTER(query->weights || rows == 0, "query.weights");
@@ -167,7 +167,7 @@ tamis_status tamis_check_query(const tamis_query *query, const tamis_k_cache *k,
 
 tamis_status tamis_check_rope(const tamis_rope *rope, tamis_error *error) {
     TAMIS_TRY(tamis_check_type(rope->type, "rope.type", error));
-    TAMIS_NEED_RESERVED(rope->reserved);
+    TAMIS_NEED_RESERVED(rope->reserved, "rope.reserved");
     TAMIS_NEED(rope->positions >= 0, TAMIS_ERROR_ARGUMENT, "rope.positions", "0 or more",
                rope->positions);
     TAMIS_NEED_POINTER(rope->table || rope->positions == 0, "rope.table");
@@ -201,7 +201,7 @@ tamis_status tamis_check_selection(const tamis_selection *selection, int64_t row
     int64_t topk = selection->topk;
     TAMIS_NEED(topk >= 1 && topk <= TAMIS_MAX_TOPK, TAMIS_ERROR_ARGUMENT, "selection.topk",
                "1 .. 4096", topk);
-    TAMIS_NEED_RESERVED(selection->reserved);
+    TAMIS_NEED_RESERVED(selection->reserved, "selection.reserved");
     if (selection->positions) {
         TAMIS_TRY(tamis_check_stride(rows, selection->positions_stride, topk,
                                      "selection.positions_stride", error));

@@ -9,8 +9,8 @@
 #define TAMIS_NEED_SIZE(args)                                                                      \
     TAMIS_NEED((args)->struct_size == sizeof *(args), TAMIS_ERROR_STRUCT_SIZE, "args.struct_size", \
                "the size that _args_default sets", (args)->struct_size)
-#define TAMIS_NEED_RESERVED(value)                                                                 \
-    TAMIS_NEED((value) == 0, TAMIS_ERROR_STRUCT_SIZE, #value, "0", value)
+#define TAMIS_NEED_RESERVED(value, name)                                                           \
+    TAMIS_NEED((value) == 0, TAMIS_ERROR_STRUCT_SIZE, name, "0", value)
 #define TAMIS_NEED_POINTER(condition, name)                                                        \
     do {                                                                                           \
         if (!(condition)) {                                                                        \
