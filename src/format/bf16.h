@@ -7,27 +7,29 @@
 #include <stdint.h>
 #include <string.h>
 
-static inline uint32_t tamis_f32_bits(float x) {
+#include "inline.h"
+
+TAMIS_INLINE uint32_t tamis_f32_bits(float x) {
     uint32_t bits;
     memcpy(&bits, &x, sizeof bits);
     return bits;
 }
 
-static inline float tamis_f32_of_bits(uint32_t bits) {
+TAMIS_INLINE float tamis_f32_of_bits(uint32_t bits) {
     float x;
     memcpy(&x, &bits, sizeof x);
     return x;
 }
 
-static inline int tamis_is_nan(float x) {
+TAMIS_INLINE int tamis_is_nan(float x) {
     return (tamis_f32_bits(x) & 0x7FFFFFFFu) > 0x7F800000u;
 }
 
-static inline float tamis_f32_from_bf16(uint16_t x) {
+TAMIS_INLINE float tamis_f32_from_bf16(uint16_t x) {
     return tamis_f32_of_bits((uint32_t)x << 16);
 }
 
-static inline uint16_t tamis_bf16_from_f32(float x) {
+TAMIS_INLINE uint16_t tamis_bf16_from_f32(float x) {
     uint32_t bits = tamis_f32_bits(x);
     if (tamis_is_nan(x)) {
         return 0x7FC0;
@@ -36,12 +38,12 @@ static inline uint16_t tamis_bf16_from_f32(float x) {
 }
 
 /* An f32 rounded to bf16 and widened again. */
-static inline float tamis_round_bf16(float x) {
+TAMIS_INLINE float tamis_round_bf16(float x) {
     return tamis_f32_from_bf16(tamis_bf16_from_f32(x));
 }
 
 /* A finite or infinite double rounded once to bf16 precision: quantum 2^-133 at the least. */
-static inline float tamis_round_bf16_from_double(double x) {
+TAMIS_INLINE float tamis_round_bf16_from_double(double x) {
     int exponent;
     if (!(x - x == 0) || x == 0) {
         return (float)x;

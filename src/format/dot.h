@@ -19,7 +19,7 @@ enum {
 };
 
 /* Bits [from, from + 24] of a magnitude as an integer; bits past its end are 0. */
-static inline uint32_t tamis_dot_bits(const uint32_t *limbs, int from) {
+TAMIS_INLINE uint32_t tamis_dot_bits(const uint32_t *limbs, int from) {
     uint64_t window = 0;
     for (int i = 0; i < 2; i++) {
         int limb = from / 32 + i;
@@ -28,7 +28,7 @@ static inline uint32_t tamis_dot_bits(const uint32_t *limbs, int from) {
     return (uint32_t)(window >> (from % 32)) & 0x1FFFFFFu;
 }
 
-static inline int tamis_dot_any_below(const uint32_t *limbs, int bit) {
+TAMIS_INLINE int tamis_dot_any_below(const uint32_t *limbs, int bit) {
     for (int i = 0; i < TAMIS_DOT_LIMBS && 32 * i < bit; i++) {
         uint32_t mask = bit - 32 * i >= 32 ? 0xFFFFFFFFu : (1u << (bit - 32 * i)) - 1u;
         if (limbs[i] & mask) {
@@ -39,7 +39,7 @@ static inline int tamis_dot_any_below(const uint32_t *limbs, int bit) {
 }
 
 /* Adds I * 2^bit in two's complement. */
-static inline void tamis_dot_add(uint32_t *limbs, int32_t integer, int bit) {
+TAMIS_INLINE void tamis_dot_add(uint32_t *limbs, int32_t integer, int bit) {
     int64_t term = (int64_t)integer * (INT64_C(1) << (bit % 32));
     uint64_t carry = 0;
     for (int i = bit / 32, k = 0; i < TAMIS_DOT_LIMBS; i++, k++) {
@@ -51,7 +51,7 @@ static inline void tamis_dot_add(uint32_t *limbs, int32_t integer, int bit) {
 }
 
 /* Makes limbs their magnitude; returns whether they were negative. */
-static inline int tamis_dot_magnitude(uint32_t *limbs) {
+TAMIS_INLINE int tamis_dot_magnitude(uint32_t *limbs) {
     int negative = limbs[TAMIS_DOT_LIMBS - 1] >> 31 != 0;
     uint64_t carry = 1;
     for (int i = 0; negative && i < TAMIS_DOT_LIMBS; i++) {
@@ -63,8 +63,8 @@ static inline int tamis_dot_magnitude(uint32_t *limbs) {
 }
 
 /* The exact dot by fixed point, unit 2^(exponent - 510), rounded once: ties to even. */
-static inline float tamis_dot_wide(const int32_t *integers, const int32_t *shifts, int groups,
-                                   int exponent) {
+TAMIS_INLINE float tamis_dot_wide(const int32_t *integers, const int32_t *shifts, int groups,
+                                  int exponent) {
     uint32_t limbs[TAMIS_DOT_LIMBS] = {0};
     int unit = exponent - 2 - TAMIS_DOT_MAX_SHIFT, top = TAMIS_DOT_LIMBS * 32 - 1;
     for (int g = 0; g < groups; g++) {
@@ -94,8 +94,8 @@ static inline float tamis_dot_wide(const int32_t *integers, const int32_t *shift
 }
 
 /* f32(sum_g integers[g] * 2^(exponent - 2 - shifts[g])), rounded once. */
-static inline float tamis_dot_round(const int32_t *integers, const int32_t *shifts, int groups,
-                                    int exponent) {
+TAMIS_INLINE float tamis_dot_round(const int32_t *integers, const int32_t *shifts, int groups,
+                                   int exponent) {
     int64_t sum = 0;
     int span = 0;
     for (int g = 0; g < groups; g++) {

@@ -19,13 +19,13 @@ enum {
 #define TAMIS_NAN_BITS  0x7FC00000u
 
 /* Doubled value of a code: sign << 3 | magnitude. Code 8 is -0: zero here. */
-static inline int8_t tamis_e2m1_doubled(uint32_t code) {
+TAMIS_INLINE int8_t tamis_e2m1_doubled(uint32_t code) {
     static const int8_t doubled[16] = {0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12};
     return doubled[code & 15u];
 }
 
 /* 2^(byte - 127). Byte 0 is 2^-127, a subnormal f32; byte 255 is NaN. */
-static inline float tamis_ue8m0(uint32_t byte) {
+TAMIS_INLINE float tamis_ue8m0(uint32_t byte) {
     if (byte == TAMIS_SCALE_NAN) {
         return tamis_f32_of_bits(TAMIS_NAN_BITS);
     }
@@ -33,7 +33,7 @@ static inline float tamis_ue8m0(uint32_t byte) {
 }
 
 /* Code of a value already divided by its scale: to nearest, ties to the even code, at most 6. */
-static inline uint8_t tamis_e2m1_from_f32(float x) {
+TAMIS_INLINE uint8_t tamis_e2m1_from_f32(float x) {
     float a = fabsf(x);
     uint32_t sign = tamis_f32_bits(x) >> 31 << 3;
     uint32_t m = (uint32_t)(a > 0.25f) + (a >= 0.75f) + (a > 1.25f) + (a >= 1.75f) + (a > 2.5f) +
@@ -42,7 +42,7 @@ static inline uint8_t tamis_e2m1_from_f32(float x) {
 }
 
 /* Scale byte of a group whose largest magnitude is amax (finite). */
-static inline uint8_t tamis_scale_from_amax(float amax) {
+TAMIS_INLINE uint8_t tamis_scale_from_amax(float amax) {
     float least = 6.0f * 0x1p-126f;
     float sixth = (amax > least ? amax : least) * (1.0f / 6.0f);
     return (uint8_t)((tamis_f32_bits(sixth) + 0x7FFFFFu) >> 23);
@@ -52,8 +52,8 @@ static inline uint8_t tamis_scale_from_amax(float amax) {
  * Quantises 32 values: element 2i in the low nibble of codes[i]. A NaN or infinity makes the scale
  * NaN and the codes 0, so that the row scores NaN.
  */
-static inline void tamis_mxfp4_quantise(const float x[TAMIS_GROUP], uint8_t codes[TAMIS_GROUP / 2],
-                                        uint8_t *scale) {
+TAMIS_INLINE void tamis_mxfp4_quantise(const float x[TAMIS_GROUP], uint8_t codes[TAMIS_GROUP / 2],
+                                       uint8_t *scale) {
     uint32_t amax = 0; /* bits of a magnitude order as the magnitude does */
     for (int i = 0; i < TAMIS_GROUP; i++) {
         uint32_t bits = tamis_f32_bits(x[i]) & 0x7FFFFFFFu;
@@ -75,7 +75,7 @@ static inline void tamis_mxfp4_quantise(const float x[TAMIS_GROUP], uint8_t code
 }
 
 /* Doubled values of a row of d codes. */
-static inline void tamis_mxfp4_decode(const uint8_t *codes, int d, int8_t *doubled) {
+TAMIS_INLINE void tamis_mxfp4_decode(const uint8_t *codes, int d, int8_t *doubled) {
     for (int i = 0; i < d / 2; i++) {
         doubled[2 * i] = tamis_e2m1_doubled(codes[i]);
         doubled[2 * i + 1] = tamis_e2m1_doubled((uint32_t)codes[i] >> 4);

@@ -13,7 +13,7 @@
 
 #define TAMIS_KEY_PINNED 0xFFFFFFFFu
 
-static inline uint32_t tamis_order_key(float score) {
+TAMIS_INLINE uint32_t tamis_order_key(float score) {
     uint32_t bits = tamis_f32_bits(score);
     if (tamis_is_nan(score)) {
         return 0;
@@ -25,7 +25,7 @@ static inline uint32_t tamis_order_key(float score) {
 }
 
 /* A score as it is handed out: one NaN, one zero. */
-static inline float tamis_canonical(float score) {
+TAMIS_INLINE float tamis_canonical(float score) {
     if (tamis_is_nan(score)) {
         return tamis_f32_of_bits(TAMIS_NAN_BITS);
     }
@@ -33,12 +33,12 @@ static inline float tamis_canonical(float score) {
 }
 
 /* Element i of an array of f32 or bf16, as f32. */
-static inline float tamis_load_float(const void *array, int32_t type, int64_t i) {
+TAMIS_INLINE float tamis_load_float(const void *array, int32_t type, int64_t i) {
     return type == TAMIS_BF16 ? tamis_f32_from_bf16(((const uint16_t *)array)[i])
                               : ((const float *)array)[i];
 }
 
-static inline void tamis_store_float(void *array, int32_t type, int64_t i, float value) {
+TAMIS_INLINE void tamis_store_float(void *array, int32_t type, int64_t i, float value) {
     if (type == TAMIS_BF16) {
         ((uint16_t *)array)[i] = tamis_bf16_from_f32(value);
     } else {
