@@ -259,7 +259,7 @@ static void creation_agrees(void **state) {
     }
 }
 
-/* Two faults: the first in the table's order is always there, none is there twice. */
+/* Two faults at once: something is reported, in the table's order, and no row twice. */
 static void each_pair(void **state) {
     (void)state;
     for (int a = 0; a < CASE_COUNT; a++) {
@@ -270,7 +270,7 @@ static void each_pair(void **state) {
             const tamis_indexer_options *given = cases[a].spoil(&s);
             given = cases[b].spoil(&s) ? given : NULL;
             int32_t count = tamis_indexer_supported(given, f, MOST);
-            assert_in_range(count, 0, MOST);
+            assert_in_range(count, 1, MOST);
             for (int32_t i = 0; i < count; i++) {
                 check_text(&f[i]);
                 assert_true(i == 0 || row_of(f[i].id) > row_of(f[i - 1].id));
