@@ -110,47 +110,61 @@ static int32_t nearest(const int32_t *ids, int32_t count, int32_t layer) {
     return found;
 }
 
-/* Lists that are no lists of layers are left to the roles. */
+/* Index source i where it is a consumer with a ratio, else -1. Lists that are no lists of layers
+ * are left to the roles. */
+static int32_t consumer(const tamis_model *m, int32_t i) {
+    int32_t source = m->candidate_source_layer_id, layer = m->index_source_layer_ids[i];
+    int consumes = source >= 0 && layer > source && layer < m->num_layers &&
+                   nearest(m->kv_source_layer_ids, m->num_kv_sources, layer) == source;
+    return consumes && m->compress_ratios[layer] != 0 ? layer : -1;
+}
+
 int tamis_require_consumer_ratio(const tamis_subject *s, tamis_requirement *out) {
     const tamis_model *m = s->model;
-    int32_t source = m->candidate_source_layer_id;
-    if (!two_level(s) || source >= m->num_layers) {
-        return 1;
-    }
     for (int32_t i = 0; m->index_source_layer_ids && i < m->num_index_sources; i++) {
-        int32_t layer = m->index_source_layer_ids[i];
-        if (layer <= source || layer >= m->num_layers ||
-            nearest(m->kv_source_layer_ids, m->num_kv_sources, layer) != source) {
-            continue;
-        }
-        int32_t ratio = m->compress_ratios[layer];
-        if (ratio != 0 && ratio != m->compress_ratios[source]) {
+        int32_t layer = consumer(m, i), source = m->candidate_source_layer_id;
+        if (layer >= 0 && m->compress_ratios[layer] != m->compress_ratios[source]) {
             tamis_at_setting(out, "compress_ratios[%d]", layer);
             snprintf(out->required, sizeof out->required,
                      "%d, the ratio of the candidate source %d", m->compress_ratios[source],
                      source);
-            return tamis_found_number(out, ratio, 0);
+            return tamis_found_number(out, m->compress_ratios[layer], 0);
         }
     }
     return 1;
 }
 
-int tamis_require_roles(const tamis_subject *s, tamis_requirement *out) {
-    tamis_model model = *s->model;
-    tamis_error error = {0};
+/* Roles of the model with good values where other rows judge: memory holds roles, then ratios. */
+static tamis_status judge_roles(const tamis_model *m, void *memory, tamis_error *error) {
+    tamis_layer_role *roles = memory;
+    int32_t *ratios = (int32_t *)(roles + m->num_layers);
+    tamis_model model = *m;
+    memcpy(ratios, m->compress_ratios, (size_t)m->num_layers * sizeof *ratios);
+    for (int32_t i = 0; m->index_source_layer_ids && i < m->num_index_sources; i++) {
+        if (consumer(m, i) >= 0) {
+            ratios[consumer(m, i)] = ratios[m->candidate_source_layer_id];
+        }
+    }
+    model.compress_ratios = ratios;
     model.index_n_heads = 32;
     model.index_head_dim = 128;
     model.index_topk = 512;
-    if (two_level(s)) {
+    if (m->candidate_source_layer_id >= 0) {
         model.candidate_topk_blocks = 2048;
         model.candidate_block_size = 8;
     }
-    tamis_layer_role *roles = malloc((size_t)model.num_layers * sizeof *roles);
-    if (roles == NULL) {
+    return tamis_model_roles(&model, roles, error);
+}
+
+int tamis_require_roles(const tamis_subject *s, tamis_requirement *out) {
+    tamis_error error = {0};
+    size_t layers = (size_t)s->model->num_layers;
+    void *memory = malloc(layers * (sizeof(tamis_layer_role) + sizeof(int32_t)));
+    if (memory == NULL) {
         return tamis_found_text(out, "no memory to derive them", 0);
     }
-    int holds = tamis_model_roles(&model, roles, &error) == TAMIS_OK;
-    free(roles);
+    int holds = judge_roles(s->model, memory, &error) == TAMIS_OK;
+    free(memory);
     if (!holds && strncmp(error.argument, "layer ", 6) == 0) { /* no setting, but its owner's is */
         tamis_at_setting(out, "kv_source_layer_ids");
         snprintf(out->required, sizeof out->required, "for %s, %s", error.argument, error.required);
