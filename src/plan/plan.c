@@ -136,6 +136,16 @@ int64_t tamis_plan_bytes(const tamis_indexer *indexer, const tamis_plan_limits *
     return tamis_plan_bytes_for(&shape, limits, error);
 }
 
+/* Whether layers of a ratio select, so that its rows need K. */
+static int ratio_selects(const tamis_model *model, int32_t ratio) {
+    for (int32_t i = 0; i < model->num_index_sources; i++) {
+        if (model->compress_ratios[model->index_source_layer_ids[i]] == ratio) {
+            return 1;
+        }
+    }
+    return 0;
+}
+
 tamis_status tamis_plan_init(const tamis_indexer *indexer, const tamis_plan_limits *limits,
                              void *memory, int64_t bytes, tamis_plan **out, tamis_error *error) {
     char required[60];
@@ -158,7 +168,7 @@ tamis_status tamis_plan_init(const tamis_indexer *indexer, const tamis_plan_limi
     plan->limits = *limits;
     plan->max_rows = tamis_plan_max_rows(limits);
     for (int32_t ratio = 1; ratio <= 2; ratio++) {
-        plan->max_visible[ratio - 1] = tamis_visible(limits->max_context - 1, ratio);
+        plan->selects[ratio - 1] = ratio_selects(&indexer->model, ratio);
     }
     *out = plan;
     return TAMIS_OK;

@@ -40,7 +40,7 @@ struct tamis_plan {
     const tamis_indexer *indexer;
     tamis_plan_limits limits;
     int64_t max_rows;
-    int64_t max_visible[2];   /* [ratio - 1] */
+    int32_t selects[2];       /* [ratio - 1] whether layers of that ratio select */
     uint64_t serial;          /* of the last step made */
     tamis_step_counts counts; /* the step's */
     tamis_stamp stamp;

@@ -12,16 +12,6 @@ void tamis_batch_default(tamis_batch *batch) {
     batch->struct_size = (uint32_t)sizeof *batch;
 }
 
-/* Whether layers of a ratio select, so that its rows need K. */
-static int ratio_selects(const tamis_model *model, int32_t ratio) {
-    for (int32_t i = 0; i < model->num_index_sources; i++) {
-        if (model->compress_ratios[model->index_source_layer_ids[i]] == ratio) {
-            return 1;
-        }
-    }
-    return 0;
-}
-
 static int64_t new_tokens(const tamis_batch *batch, int64_t i) {
     return (int64_t)batch->query_start[i + 1] - batch->query_start[i];
 }
@@ -51,12 +41,19 @@ static tamis_status check_request(const tamis_plan *plan, const tamis_batch *bat
     return TAMIS_OK;
 }
 
+/* First K rows of a ratio's requests; NULL, all 0, where K has pages or no layer selects. */
+static const int32_t *first_k_rows(const tamis_plan *plan, const tamis_batch *batch, int k) {
+    int paged = plan->indexer->k_layout == TAMIS_K_MXFP4_PAGE;
+    return paged || !plan->selects[k] ? NULL : batch->k_start[k];
+}
+
 /* K of one ratio: wide enough page tables, or starts that leave room for the request's rows. */
 static tamis_status check_ratio(const tamis_plan *plan, const tamis_batch *batch, int32_t ratio,
                                 tamis_error *error) {
     const tamis_indexer *indexer = plan->indexer;
     int paged = indexer->k_layout == TAMIS_K_MXFP4_PAGE, k = ratio - 1;
-    int64_t room = batch->page_table_width[k] * indexer->page_size;
+    const int32_t *starts = first_k_rows(plan, batch, k);
+    int64_t room = 0;
     if (paged && batch->tokens > 0) {
         TAMIS_NEED(batch->page_table[k] != NULL, TAMIS_ERROR_ARGUMENT, "batch.page_table",
                    "a page table for each ratio that selects", ratio);
@@ -67,10 +64,11 @@ static tamis_status check_ratio(const tamis_plan *plan, const tamis_batch *batch
                        batch->page_table_stride[k] >= batch->page_table_width[k],
                    TAMIS_ERROR_ARGUMENT, "batch.page_table_stride", "page_table_width or more",
                    batch->page_table_stride[k]);
+        room = batch->page_table_width[k] * indexer->page_size;
     }
     for (int64_t i = 0; i < batch->requests; i++) {
         int64_t visible = tamis_visible(batch->context[i] - 1, ratio);
-        int64_t start = !paged && batch->k_start[k] ? batch->k_start[k][i] : 0;
+        int64_t start = starts ? starts[i] : 0;
         if (new_tokens(batch, i) == 0) {
             continue;
         }
@@ -111,7 +109,7 @@ static tamis_status check_batch(const tamis_plan *plan, const tamis_batch *b, ta
         TAMIS_TRY(check_request(plan, b, i, error));
     }
     for (int32_t ratio = 1; ratio <= 2; ratio++) {
-        if (ratio_selects(&plan->indexer->model, ratio)) {
+        if (plan->selects[ratio - 1]) {
             TAMIS_TRY(check_ratio(plan, b, ratio, error));
         }
     }
@@ -121,10 +119,10 @@ static tamis_status check_batch(const tamis_plan *plan, const tamis_batch *b, ta
 /* Rows of request i from row r on. */
 static int64_t fill_request(tamis_plan *plan, const tamis_batch *batch, int64_t i, int64_t r) {
     int64_t fresh = new_tokens(batch, i), first = batch->context[i] - fresh;
-    int paged = plan->indexer->k_layout == TAMIS_K_MXFP4_PAGE;
     int32_t start[2];
     for (int k = 0; k < 2; k++) {
-        start[k] = !paged && batch->k_start[k] ? batch->k_start[k][i] : 0;
+        const int32_t *starts = first_k_rows(plan, batch, k);
+        start[k] = starts ? starts[i] : 0;
     }
     for (int64_t t = 0; t < fresh; t++, r++) {
         int64_t end = first + t + 1; /* tokens up to and with this one */
