@@ -116,7 +116,7 @@ static tamis_status resolve(tamis_plan *plan, const tamis_step *step, const tami
                           tamis_role_name(layer->role.role));
     }
     layer->rows = rows_of(layer);
-    /* Blocks were placed when they were published, against a pool at least as large. */
+    /* Blocks were placed, and pages checked, when they were published: check_stamp. */
     return layer->role.role == TAMIS_ROLE_CONSUMER
                ? tamis_k_cache_check(&args->k, error)
                : tamis_check_rows(&layer->rows, &args->k, error);
@@ -138,6 +138,7 @@ static tamis_status open_publish(const tamis_layer *layer, int32_t ith, int32_t 
         return fail_stamp(error, "one publish a step", "a second publish");
     }
     atomic_store(&plan->stamp.rows, layer->rows.count);
+    atomic_store(&plan->stamp.k_size, layer->args->k.size);
     return TAMIS_OK;
 }
 
@@ -161,6 +162,20 @@ static tamis_status check_stamp(const tamis_layer *layer, tamis_error *error) {
     if (atomic_load(&stamp->rows) != layer->rows.count) {
         return fail_stamp(error, "the rows that were published", "other rows");
     }
+    TAMIS_NEED(layer->args->k.size >= atomic_load(&stamp->k_size), TAMIS_ERROR_LENGTH, "k.size",
+               "the size that the source published against, or more", layer->args->k.size);
+    return TAMIS_OK;
+}
+
+/* A merge reads lines that every slice of its own layer's score has filled, and no other since. */
+static tamis_status check_scored(const tamis_layer *layer, int32_t nth, tamis_error *error) {
+    uint64_t mine = tamis_stamp_word(layer->step->serial, layer->args->layer, nth);
+    for (int32_t i = 0; i < nth; i++) {
+        if (atomic_load(&layer->plan->scored[i]) != mine) {
+            return fail_stamp(error, "every slice of this layer's score, cut the same",
+                              "scores of another cut, layer or step, or none");
+        }
+    }
     return TAMIS_OK;
 }
 
@@ -169,6 +184,7 @@ static tamis_status check_stamp(const tamis_layer *layer, tamis_error *error) {
 
 static void run_rows(const tamis_layer *layer, int32_t ith, int32_t nth) {
     int64_t r, end;
+    atomic_store(&layer->plan->scored[ith], 0); /* its line is used here */
     tamis_slice(layer->rows.count, ith, nth, &r, &end);
     for (; r < end; r++) {
         if (layer->role.role == TAMIS_ROLE_CONSUMER) {
@@ -238,6 +254,7 @@ tamis_status tamis_layer_score(tamis_plan *plan, const tamis_step *step,
         tamis_layer_score_row(&layer, r, ith, nth);
     }
     tamis_fp_leave(saved);
+    atomic_store(&plan->scored[ith], tamis_stamp_word(step->serial, args->layer, nth));
     return TAMIS_OK;
 }
 
@@ -247,6 +264,9 @@ tamis_status tamis_layer_merge(tamis_plan *plan, const tamis_step *step,
     tamis_layer layer;
     TAMIS_TRY(resolve(plan, step, args, ith, nth, &layer, error));
     int publishes = layer.role.role == TAMIS_ROLE_SOURCE;
+    if (is_split(&layer, nth)) {
+        TAMIS_TRY(check_scored(&layer, nth, error));
+    }
     if (layer.role.role == TAMIS_ROLE_CONSUMER) {
         TAMIS_TRY(check_stamp(&layer, error));
     } else if (publishes) {

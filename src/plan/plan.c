@@ -100,6 +100,7 @@ static int64_t lay_out(const tamis_plan_shape *shape, const tamis_plan_limits *l
         plan->ke[i] = take(memory, &at, rows * 4);
     }
     plan->slice = take(memory, &at, threads * 8);
+    plan->scored = take(memory, &at, threads * 8);
     plan->blocks = take(memory, &at, rows * blocks * 4);
     plan->blocks_count = take(memory, &at, rows * 4);
     plan->placed = take(memory, &at, rows * blocks * 4);
@@ -164,6 +165,7 @@ tamis_status tamis_plan_init(const tamis_indexer *indexer, const tamis_plan_limi
     memset(plan, 0, sizeof *plan);
     lay_out(&shape, limits, memory, plan);
     memset((void *)plan->slice, 0, (size_t)limits->threads * 8);
+    memset((void *)plan->scored, 0, (size_t)limits->threads * 8);
     plan->indexer = indexer;
     plan->limits = *limits;
     plan->max_rows = tamis_plan_max_rows(limits);

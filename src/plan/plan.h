@@ -26,6 +26,7 @@ typedef struct tamis_stamp {
     _Atomic uint64_t opened; /* tamis_stamp_word, or 0 */
     _Atomic int32_t closed;  /* slices done */
     _Atomic int64_t rows;
+    _Atomic int64_t k_size; /* of the cache that the blocks were placed in */
 } tamis_stamp;
 
 static inline uint64_t tamis_stamp_word(uint64_t serial, int32_t layer, int32_t nth) {
@@ -47,10 +48,12 @@ struct tamis_plan {
     tamis_plan_counts totals;
     int32_t *token, *request, *ks[2], *ke[2]; /* [max_rows] */
     _Atomic uint64_t *slice;                  /* [threads] serial that each slice has published */
-    int32_t *blocks;                          /* [max_rows][topk_blocks] published ids, -1 tail */
-    int32_t *blocks_count;                    /* [max_rows] */
-    int32_t *placed; /* [max_rows][topk_blocks] PAGE: physical blocks; else anchored ids */
-    uint8_t *line;   /* [threads][line_bytes] block maxima or, dense, scores of one row */
+    /* [threads] tamis_stamp_word of the split scores that a slice has made, or 0 */
+    _Atomic uint64_t *scored;
+    int32_t *blocks;       /* [max_rows][topk_blocks] published ids, -1 tail */
+    int32_t *blocks_count; /* [max_rows] */
+    int32_t *placed;       /* [max_rows][topk_blocks] PAGE: physical blocks; else anchored ids */
+    uint8_t *line;         /* [threads][line_bytes] block maxima or, dense, scores of one row */
     int64_t line_bytes;
     uint8_t *scratch; /* [threads][scratch_bytes] of one slice's consume */
     int64_t scratch_bytes;
