@@ -104,6 +104,30 @@ static void extreme_bytes(void **state) {
     }
 }
 
+/* Every element +-6: dots as large as they get, at every distance between the groups' scales. */
+static void largest_dots(void **state) {
+    (void)state;
+    seed(43);
+    for (int i = 0; i < 300; i++) {
+        scene s = make_scene(TAMIS_K_MXFP4_ROW, 4, i % 3 ? 128 : 64, DATA_ORDINARY, TAMIS_F32);
+        int64_t cb = s.head_dim / 2, groups = s.head_dim / 32;
+        uint8_t *q = (uint8_t *)(uintptr_t)s.query.codes;
+        memset(q, 0x77, (size_t)(ROWS * s.query.codes_row_stride));
+        for (int64_t j = 0; j < N; j++) {
+            memset(s.k_codes + j * cb, random_below(3) ? 0x77 : 0xFF, (size_t)cb);
+            for (int64_t g = 0; g < groups; g++) {
+                s.k_scales[j * groups + g] = (uint8_t)(random_below(2) ? 130 : 130 - i / 4);
+            }
+            memcpy(cache_codes(&s.k, j), s.k_codes + j * cb, (size_t)cb);
+            memcpy(cache_scales(&s.k, j), s.k_scales + j * groups, (size_t)groups);
+        }
+        tamis_mqa_logits_args a = make(&s, i % 4 + 1, TAMIS_F32, 8);
+        RUN(mqa_logits, &a);
+        check(&s, &a);
+        release();
+    }
+}
+
 /* Groups that cancel: q is K's own row in two groups with the signs of one turned, so that only
  * the small group far below is left. */
 static void cancellation(void **state) {
@@ -237,11 +261,9 @@ static void refusals(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(by_hand),
-        cmocka_unit_test(every_class),
-        cmocka_unit_test(extreme_bytes),
-        cmocka_unit_test(cancellation),
-        cmocka_unit_test(no_rows_and_no_starts),
+        cmocka_unit_test(by_hand),       cmocka_unit_test(every_class),
+        cmocka_unit_test(extreme_bytes), cmocka_unit_test(cancellation),
+        cmocka_unit_test(largest_dots),  cmocka_unit_test(no_rows_and_no_starts),
         cmocka_unit_test(refusals),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

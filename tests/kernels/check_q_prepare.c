@@ -129,6 +129,29 @@ static void by_hand(void **state) {
     release();
 }
 
+/* Enough queries that a rotation contracted to FMA shows through bf16 and FP4. */
+static void last_bits(void **state) {
+    enum { MANY = 6000, HEADS = 64 };
+    (void)state;
+    seed(45);
+    tamis_q_prepare_args a = make(HEADS, 64, INPUT_ORDINARY, TAMIS_F32, TAMIS_F32, TAMIS_F32);
+    uint16_t *q = fresh((int64_t)MANY * HEADS * 64 * 2);
+    for (int64_t i = 0; i < (int64_t)MANY * HEADS * 64; i++) {
+        q[i] = random_input(INPUT_ORDINARY);
+    }
+    a.weights_in = a.weights_out = NULL;
+    a.tokens = MANY;
+    a.q = q;
+    a.q_head_stride = 64;
+    a.q_token_stride = HEADS * 64;
+    a.positions = make_positions(MANY, 50);
+    a.codes = fresh(MANY * a.codes_row_stride);
+    a.scales = fresh(MANY * a.scales_row_stride);
+    RUN(q_prepare, &a);
+    check(&a);
+    release();
+}
+
 static void refusals(void **state) {
     static const int64_t negative[9] = {0, 1, -1}, beyond[9] = {0, 50};
     (void)state;
@@ -167,9 +190,8 @@ static void refusals(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(by_hand),
-        cmocka_unit_test(every_geometry),
-        cmocka_unit_test(without_weights),
+        cmocka_unit_test(by_hand),         cmocka_unit_test(every_geometry),
+        cmocka_unit_test(without_weights), cmocka_unit_test(last_bits),
         cmocka_unit_test(refusals),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
