@@ -17,8 +17,23 @@ static void sift(int32_t *heap, int64_t root, int64_t n) {
     heap[root] = value;
 }
 
-/* Heapsort: in place and never quadratic, whatever a hostile list holds. */
+/* Without an early way out, so that compilers make vectors of it. */
+static int ascends(const int32_t *ids, int64_t n) {
+    int descents = 0;
+    for (int64_t i = 1; i < n; i++) {
+        descents |= ids[i] < ids[i - 1];
+    }
+    return !descents;
+}
+
+/*
+ * Heapsort: in place and never quadratic, whatever a hostile list holds. Published lists ascend,
+ * and a heap would take 35 cycles an id to find that out.
+ */
 static void sort(int32_t *ids, int64_t n) {
+    if (ascends(ids, n)) {
+        return;
+    }
     for (int64_t root = n / 2 - 1; root >= 0; root--) {
         sift(ids, root, n);
     }
