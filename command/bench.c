@@ -44,8 +44,9 @@ static const struct argp_option options[] = {
     {"seconds", OPTION_SECONDS, "S", 0, "Time for each contestant of a line (default: 0.3)", 3},
     {"repeats", OPTION_REPEATS, "N", 0, "Exactly N timed runs of each contestant, 1..201", 3},
     {"clock", OPTION_CLOCK, "wall|cpu", 0,
-     "cpu: time that the thread ran, for a machine shared with others; one thread only (default: "
-     "wall)",
+     "cpu: time that the slowest slice's thread ran, for a machine shared with others: waiting, "
+     "for "
+     "others and for each other, does not count (default: wall)",
      3},
     {"compare-tiers", OPTION_COMPARE_TIERS, NULL, 0, "Time the ref tier in the same run", 4},
     {"scaling", OPTION_SCALING, NULL, 0, "Also 1 and 2 threads in one run", 4},
@@ -131,10 +132,6 @@ static error_t parse(int key, char *arg, struct argp_state *state) {
     case OPTION_VERBOSE:
         a->bench.verbose = 1;
         return 0;
-    case ARGP_KEY_END:
-        if (a->bench.rules.cpu_clock && (a->common.threads > 1 || a->bench.scaling))
-            usage_error(state, "--clock cpu: required one thread, found more");
-        return 0;
     case ARGP_KEY_ARG:
         usage_error(state, "no argument is taken, found '%s'; a shape is named by --shape", arg);
     default:
@@ -196,7 +193,7 @@ static int run_text(const bench_options *o, const bench_shape *shapes, int count
     int status = STATUS_GOOD;
     machine_text();
     if (o->rules.cpu_clock)
-        printf("times are of the thread's CPU clock, TSC ticks are computed from them\n");
+        printf("times are of the slowest slice's CPU clock, TSC ticks are computed from them\n");
     for (int i = 0; status == STATUS_GOOD && i < count; i++)
         status = bench_cells(o, &shapes[i], NULL, NULL);
     if (status == STATUS_GOOD && o->checks)

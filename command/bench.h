@@ -103,7 +103,7 @@ typedef union bench_args {
 #undef BENCH_ARGS
 } bench_args;
 
-enum { JOB_PARTS = 8 };
+enum { JOB_PARTS = 9 };
 
 typedef struct bench_job {
     int stage;
@@ -116,6 +116,8 @@ typedef struct bench_job {
     int64_t k_bytes;   /* of K read in one run */
     tamis_error error;
     atomic_int failed;
+    double *slice;         /* [threads] CPU seconds of each in the last phase */
+    double cpu_seconds;    /* of the slowest slice, summed over phases and runs */
     void *part[JOB_PARTS]; /* outputs and workspaces */
     int parts, short_of_memory;
 } bench_job;
@@ -129,6 +131,7 @@ int64_t stage_most_rows(int stage, const bench_scene *scene);
 int job_make(bench_job *job, int stage, const bench_scene *scene, int32_t lists, int64_t rows,
              const tamis_backend *backend, tamis_pool *pool);
 void job_run(void *job);
+double job_cpu_seconds(void *job);
 void job_free(bench_job *job);
 void *job_take(bench_job *job, int64_t bytes); /* NULL sets short_of_memory */
 /* Fills args, positions and k_bytes (bench_stages.c). */
@@ -141,8 +144,11 @@ enum { CONTEST_MOST = 4, CONTEST_RUNS = 201 };
 typedef struct contestant {
     void (*run)(void *context);
     void *context;
-    int64_t rows;      /* of one run */
-    int64_t footprint; /* bytes of K that one run reads */
+    /* Seconds of CPU that all calls so far took; NULL: what the thread's clock says. */
+    double (*cpu_seconds)(void *context);
+    int64_t rows;      /* of one call */
+    int64_t footprint; /* bytes of K that one call reads */
+    int calls;         /* in one timed run: set by the contest */
     int runs;
     double ns[CONTEST_RUNS];    /* per row */
     double ticks[CONTEST_RUNS]; /* per row; 0 without a time-stamp counter */
@@ -152,7 +158,7 @@ typedef struct contest_rules {
     double seconds; /* for each contestant, about */
     int repeats;    /* exactly so many when > 0 */
     int cold;       /* caches are emptied before each run */
-    int cpu_clock;  /* time of the thread, not of the wall */
+    int cpu_clock;  /* time of the slowest slice's thread, not of the wall */
 } contest_rules;
 
 /* Runs A B A B ... and keeps every time. Returns STATUS_GOOD or has said that memory is short. */
@@ -166,7 +172,8 @@ typedef struct summary {
 } summary;
 
 summary contest_summary(const contestant *c);
-/* A row count that makes one run take about `seconds`; runs the job at one row to find out. */
+/* A row count that makes one run take about `seconds`; runs a few rows to find out. -1: it failed.
+ */
 int64_t rows_for(int stage, const bench_scene *scene, int32_t lists, const tamis_backend *backend,
                  tamis_pool *pool, double seconds);
 

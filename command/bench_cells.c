@@ -31,8 +31,11 @@ static int add_job(cell *c, int stage, int32_t lists, const tamis_backend *backe
     if (rows < 0 ||
         job_make(job, stage, c->scene, lists, rows, backend, c->options->pool) != STATUS_GOOD)
         return -1;
-    c->contestants[c->count] =
-        (contestant){.run = job_run, .context = job, .rows = job->rows, .footprint = job->k_bytes};
+    c->contestants[c->count] = (contestant){.run = job_run,
+                                            .cpu_seconds = job_cpu_seconds,
+                                            .context = job,
+                                            .rows = job->rows,
+                                            .footprint = job->k_bytes};
     return c->count++;
 }
 

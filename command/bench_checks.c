@@ -41,8 +41,11 @@ static int two_scenes(const bench_options *o, int stage, const bench_scene scene
                           o->backend, o->pool);
         if (status != STATUS_GOOD)
             break;
-        c[made] = (contestant){
-            .run = job_run, .context = job, .rows = job->rows, .footprint = job->k_bytes};
+        c[made] = (contestant){.run = job_run,
+                               .cpu_seconds = job_cpu_seconds,
+                               .context = job,
+                               .rows = job->rows,
+                               .footprint = job->k_bytes};
     }
     if (status == STATUS_GOOD)
         status = contest_run(c, 2, &o->rules);
@@ -167,6 +170,7 @@ static int scale_stage(const bench_options *o, const bench_scene *s, int stage,
         if (status != STATUS_GOOD)
             break;
         c[made] = (contestant){.run = job_run,
+                               .cpu_seconds = job_cpu_seconds,
                                .context = &jobs[made],
                                .rows = jobs[made].rows,
                                .footprint = jobs[made].k_bytes};

@@ -3,6 +3,7 @@
  * bench_job.c: one call of a stage on a scene, by one thread or by a pool. With fewer rows than
  * threads source and consume take their split form, score | merge.
  */
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -59,42 +60,60 @@ static void report(bench_job *job, tamis_status status, const tamis_error *error
         job->error = *error;
 }
 
-static void work_whole(void *context, int32_t ith, int32_t nth) {
-    bench_job *job = context;
-    tamis_error error;
-    report(job, call_whole(job, ith, nth, &error), &error);
+static tamis_status call_score(bench_job *job, int32_t ith, int32_t nth, tamis_error *error) {
+    return job->stage == STAGE_source
+               ? tamis_source_score(job->backend, &job->args.source, ith, nth, error)
+               : tamis_consume_score(job->backend, &job->args.consume, ith, nth, error);
 }
 
-static void work_score(void *context, int32_t ith, int32_t nth) {
-    bench_job *job = context;
-    tamis_error error;
-    report(job,
-           job->stage == STAGE_source
-               ? tamis_source_score(job->backend, &job->args.source, ith, nth, &error)
-               : tamis_consume_score(job->backend, &job->args.consume, ith, nth, &error),
-           &error);
+static tamis_status call_merge(bench_job *job, int32_t ith, int32_t nth, tamis_error *error) {
+    return job->stage == STAGE_source
+               ? tamis_source_merge(job->backend, &job->args.source, ith, nth, error)
+               : tamis_consume_merge(job->backend, &job->args.consume, ith, nth, error);
 }
 
-static void work_merge(void *context, int32_t ith, int32_t nth) {
-    bench_job *job = context;
+typedef struct phase {
+    bench_job *job;
+    tamis_status (*call)(bench_job *job, int32_t ith, int32_t nth, tamis_error *error);
+} phase;
+
+static void work(void *context, int32_t ith, int32_t nth) {
+    phase *p = context;
     tamis_error error;
-    report(job,
-           job->stage == STAGE_source
-               ? tamis_source_merge(job->backend, &job->args.source, ith, nth, &error)
-               : tamis_consume_merge(job->backend, &job->args.consume, ith, nth, &error),
-           &error);
+    double start = bench_seconds(1);
+    report(p->job, p->call(p->job, ith, nth, &error), &error);
+    p->job->slice[ith] = bench_seconds(1) - start;
 }
 
+/* A phase lasts as long as its slowest slice. */
+static void run_phase(bench_job *job,
+                      tamis_status (*call)(bench_job *, int32_t, int32_t, tamis_error *)) {
+    phase p = {job, call};
+    double slowest = 0;
+    int32_t threads = tamis_pool_threads(job->pool);
+    tamis_pool_run(job->pool, work, &p);
+    for (int32_t i = 0; i < threads; i++)
+        slowest = job->slice[i] > slowest ? job->slice[i] : slowest;
+    job->cpu_seconds += slowest;
+}
+
+/* One slice needs no pool and no clock of its own: its cost would show in the shortest stages. */
 void job_run(void *context) {
     bench_job *job = context;
+    tamis_error error;
     if (job->split) {
-        tamis_pool_run(job->pool, work_score, job);
-        tamis_pool_run(job->pool, work_merge, job);
+        run_phase(job, call_score);
+        run_phase(job, call_merge);
     } else if (tamis_pool_threads(job->pool) == 1) {
-        work_whole(job, 0, 1);
+        report(job, call_whole(job, 0, 1, &error), &error);
     } else {
-        tamis_pool_run(job->pool, work_whole, job);
+        run_phase(job, call_whole);
     }
+}
+
+double job_cpu_seconds(void *context) {
+    bench_job *job = context;
+    return tamis_pool_threads(job->pool) == 1 ? bench_seconds(1) : job->cpu_seconds;
 }
 
 static int64_t workspace_bytes(const bench_job *job, int32_t threads) {
@@ -136,6 +155,7 @@ int job_make(bench_job *job, int stage, const bench_scene *scene, int32_t lists,
     job->pool = pool;
     job->split =
         rows < tamis_pool_threads(pool) && (stage == STAGE_source || stage == STAGE_consume);
+    job->slice = job_take(job, tamis_pool_threads(pool) * (int64_t)sizeof *job->slice);
     stage_arguments(job, scene, lists);
     if (!job->short_of_memory)
         add_workspace(job);
@@ -159,10 +179,13 @@ int64_t rows_for(int stage, const bench_scene *scene, int32_t lists, const tamis
         return most;
     if (job_make(&job, stage, scene, lists, few, backend, pool) != STATUS_GOOD)
         return -1;
-    double start = seconds_now();
-    job_run(&job);
-    double each = (seconds_now() - start) / (double)few;
+    double least = INFINITY;
+    for (int i = 0; i < 3 && (i == 0 || least < seconds); i++) {
+        double start = seconds_now();
+        job_run(&job);
+        least = fmin(least, seconds_now() - start);
+    }
     job_free(&job);
-    int64_t rows = (int64_t)(seconds / each);
+    int64_t rows = (int64_t)(seconds / least * (double)few);
     return rows > most ? most : rows < few ? few : rows;
 }
