@@ -1,0 +1,84 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * common.cuh: what every kernel shares. Arguments are the public structs, by value; arrays they
+ * point to lie on the device, so nothing in them was checked: lengths and block ids are clamped
+ * here, page ids are trusted (spec 7.7).
+ */
+#ifndef TAMIS_CUDA_COMMON_CUH
+#define TAMIS_CUDA_COMMON_CUH
+
+#include <tamis/tamis.h>
+
+#include "cache/address.h"
+#include "format/dot.h"
+#include "kernels/order.h"
+
+namespace tamis {
+
+constexpr unsigned kAll = 0xFFFFFFFFu;
+
+/* One row's interval of K, inside what K holds. */
+struct Row {
+    int64_t start, length;
+    const int32_t *pages;
+};
+
+__device__ inline int64_t positions_of(const tamis_rows &rows, const tamis_k_cache &k) {
+    return k.layout == TAMIS_K_MXFP4_PAGE ? rows.page_table_width * k.page_size : k.size;
+}
+
+__device__ inline int64_t clamp(int64_t x, int64_t low, int64_t high) {
+    return x < low ? low : x > high ? high : x;
+}
+
+/* The interval of row r, clamped to `limit` positions. */
+__device__ inline Row row_of(const tamis_rows &rows, int64_t r, int64_t limit) {
+    Row row;
+    row.start = clamp(rows.ks ? rows.ks[r] : 0, 0, limit);
+    row.length = clamp(rows.ke[r], row.start, limit) - row.start;
+    row.pages = nullptr;
+    if (rows.page_table) {
+        int64_t request = clamp(rows.request ? rows.request[r] : 0, 0, rows.requests - 1);
+        row.pages = rows.page_table + request * rows.page_table_stride;
+    }
+    return row;
+}
+
+/* K of an absolute position. 32-bit division: positions are below 2^31. */
+__device__ inline tamis_k_row key_at(const tamis_k_cache &k, const int32_t *pages,
+                                     int64_t position) {
+    if (k.layout != TAMIS_K_MXFP4_PAGE) {
+        return tamis_k_at_slot(&k, position);
+    }
+    uint32_t size = (uint32_t)k.page_size, p = (uint32_t)position, place = p % size;
+    uint8_t *page = k.codes + pages[p / size] * k.stride;
+    tamis_k_row row;
+    row.codes = page + (int64_t)place * (k.head_dim / 2);
+    row.scales = page + (int64_t)size * (k.head_dim / 2) + place * (k.head_dim / 32);
+    return row;
+}
+
+/* Four bytes at any alignment. */
+__device__ inline uint32_t load32(const uint8_t *p) {
+    if (((uintptr_t)p & 3) == 0) {
+        return __ldg((const uint32_t *)p);
+    }
+    return p[0] | (uint32_t)p[1] << 8 | (uint32_t)p[2] << 16 | (uint32_t)p[3] << 24;
+}
+
+/* The scale bytes of a row as one word: groups in bytes 0 .. GROUPS-1, zeros above. */
+template <int GROUPS> __device__ inline uint32_t load_scales(const uint8_t *p) {
+    return GROUPS == 4 ? load32(p) : (uint32_t)p[0] | (uint32_t)p[1] << 8;
+}
+
+/* The score that a key of order.h stands for. */
+__device__ inline float score_of_key(uint32_t key) {
+    if (key == 0) {
+        return __uint_as_float(TAMIS_NAN_BITS);
+    }
+    return __uint_as_float(key >> 31 ? key ^ 0x80000000u : ~key);
+}
+
+} // namespace tamis
+
+#endif

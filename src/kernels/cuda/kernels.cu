@@ -1,0 +1,10 @@
+/* SPDX-License-Identifier: MIT */
+/* kernels.cu: every CUDA kernel, for one fat binary. */
+#include "mqa_logits.cu"
+#include "sparse_mqa_logits.cu"
+#include "block_max.cu"
+#include "publish.cu"
+#include "expand.cu"
+#include "topk.cu"
+#include "prepare.cu"
+#include "k_gather.cu"

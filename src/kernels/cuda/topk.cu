@@ -1,0 +1,95 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * topk.cu: the best columns of each row, ascending, as positions, slots and scores. One CTA a row.
+ * Keys are shifted by one, so that 0 is left for columns that are not valid.
+ */
+#include "select.cuh"
+
+namespace tamis {
+
+struct Columns {
+    const tamis_topk_args &a;
+    int64_t r, columns;
+    Row row;
+    bool gather; /* the logit of a column lies at its position */
+
+    __device__ int64_t position(int64_t c) const {
+        int64_t j = c;
+        if (a.blocks) {
+            int64_t block = a.blocks[r * a.blocks_stride + c / a.block_size];
+            j = (block - row.start / a.block_size) * a.block_size + c % a.block_size;
+        }
+        return j >= 0 && j < row.length ? j : -1;
+    }
+    __device__ float logit(int64_t c, int64_t j) const {
+        return tamis_load_float(a.logits, a.logits_type, r * a.logits_stride + (gather ? j : c));
+    }
+    __device__ uint32_t key(int64_t c) const {
+        int64_t j = position(c);
+        return j < 0 ? 0 : 1 + tamis_order_key(logit(c, j));
+    }
+    __device__ void write(int64_t rank, int64_t c) const {
+        const tamis_selection &out = a.selection;
+        int64_t j = c < 0 ? -1 : position(c);
+        if (out.positions) {
+            out.positions[r * out.positions_stride + rank] = (int32_t)j;
+        }
+        if (out.slots) {
+            out.slots[r * out.slots_stride + rank] =
+                c < 0 ? -1 : tamis_slot_of(row.pages, a.page_size, row.start + j);
+        }
+        if (out.scores) {
+            out.scores[r * out.scores_stride + rank] =
+                c < 0 ? -INFINITY : tamis_canonical(logit(c, j));
+        }
+    }
+};
+
+/* Valid columns of the row, in every thread. */
+__device__ inline uint32_t count_valid(SelectShared &s, const Columns &columns) {
+    if (!columns.a.blocks) {
+        return (uint32_t)min(columns.columns, columns.row.length);
+    }
+    if (threadIdx.x == 0) {
+        s.valid = 0;
+    }
+    __syncthreads();
+    uint32_t mine = 0;
+    for (int64_t c = threadIdx.x; c < columns.columns; c += kSelectThreads) {
+        mine += columns.position(c) >= 0;
+    }
+    mine = __reduce_add_sync(kAll, mine);
+    if ((threadIdx.x & 31) == 0) {
+        atomicAdd(&s.valid, mine);
+    }
+    __syncthreads();
+    return s.valid;
+}
+
+} // namespace tamis
+
+extern "C" __global__ void __launch_bounds__(tamis::kSelectThreads)
+    tamis_topk_smxx(const __grid_constant__ tamis_topk_args a, int32_t gather) {
+    __shared__ tamis::SelectShared shared;
+    for (int64_t r = blockIdx.x; r < a.rows.count; r += gridDim.x) {
+        int64_t width = a.columns ? tamis::clamp(a.columns[r], 0, a.width) : a.width;
+        tamis::Row row = {0, INT64_MAX, nullptr};
+        if (a.rows.ke) {
+            int64_t pages = a.rows.page_table_width * a.page_size;
+            bool paged = a.selection.slots && a.rows.page_table && a.page_size;
+            row = tamis::row_of(a.rows, r, paged ? pages : INT32_MAX);
+        }
+        tamis::Columns columns = {a, r, width, row, gather != 0};
+        uint32_t want = min(tamis::count_valid(shared, columns), (uint32_t)a.selection.topk);
+        tamis::select(
+            shared, columns.columns, want, [&](int64_t c) { return columns.key(c); },
+            [&](int64_t c, uint32_t rank) { columns.write(rank, c); });
+        for (int64_t i = want + threadIdx.x; i < a.selection.topk; i += blockDim.x) {
+            columns.write(i, -1);
+        }
+        if (a.selection.counts && threadIdx.x == 0) {
+            a.selection.counts[r] = (int32_t)want;
+        }
+        __syncthreads();
+    }
+}
