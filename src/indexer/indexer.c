@@ -16,6 +16,13 @@ void tamis_indexer_options_default(tamis_indexer_options *options) {
     options->decode_parallel = 1;
 }
 
+/* An empty list may be NULL. */
+static void copy_ids(int32_t *to, const int32_t *from, size_t count) {
+    for (size_t i = 0; i < count; i++) {
+        to[i] = from[i];
+    }
+}
+
 /* One allocation holds the arrays that the model points to. */
 static int copy_model(tamis_indexer *indexer, const tamis_model *model) {
     size_t layers = (size_t)model->num_layers, kv = (size_t)model->num_kv_sources,
@@ -27,9 +34,9 @@ static int copy_model(tamis_indexer *indexer, const tamis_model *model) {
     if (ids == NULL || indexer->roles == NULL) {
         return 0;
     }
-    memcpy(ids, model->compress_ratios, layers * sizeof *ids);
-    memcpy(ids + layers, model->kv_source_layer_ids, kv * sizeof *ids);
-    memcpy(ids + layers + kv, model->index_source_layer_ids, index * sizeof *ids);
+    copy_ids(ids, model->compress_ratios, layers);
+    copy_ids(ids + layers, model->kv_source_layer_ids, kv);
+    copy_ids(ids + layers + kv, model->index_source_layer_ids, index);
     indexer->model.kv_source_layer_ids = ids + layers;
     indexer->model.index_source_layer_ids = ids + layers + kv;
     return 1;
