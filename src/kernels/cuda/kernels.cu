@@ -8,3 +8,4 @@
 #include "topk.cu"
 #include "prepare.cu"
 #include "k_gather.cu"
+#include "step.cu"

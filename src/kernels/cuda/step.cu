@@ -1,0 +1,102 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * step.cu: a step's arrays from lengths that only the device knows, and the guard of its blocks.
+ * Row r is query token r of the flat batch; whatever the arrays hold, rows stay inside the plan's
+ * limits.
+ */
+#include "common.cuh"
+#include "step_args.h"
+
+namespace tamis {
+
+/* The request that token r belongs to: the last whose start is not above r. */
+__device__ inline int32_t request_of(const tamis_step_fill &a, int64_t r) {
+    int32_t low = 0, high = a.requests;
+    while (high - low > 1) {
+        int32_t middle = (low + high) / 2;
+        if (a.query_start[middle] <= r) {
+            low = middle;
+        } else {
+            high = middle;
+        }
+    }
+    return low;
+}
+
+} // namespace tamis
+
+/* Begins a step: the next serial, empty counts. */
+extern "C" __global__ void tamis_step_begin_smxx(const __grid_constant__ tamis_step_fill a) {
+    tamis_step_counts counts = {};
+    counts.serial = a.counts->serial + 1;
+    counts.rows = a.rows;
+    counts.requests = a.requests;
+    *a.counts = counts;
+}
+
+extern "C" __global__ void __launch_bounds__(256)
+    tamis_step_rows_smxx(const __grid_constant__ tamis_step_fill a) {
+    for (int64_t r = (int64_t)blockIdx.x * blockDim.x + threadIdx.x; r < a.rows;
+         r += (int64_t)gridDim.x * blockDim.x) {
+        int32_t i = a.requests > 0 ? tamis::request_of(a, r) : 0;
+        int64_t first = a.requests > 0 ? a.query_start[i] : 0;
+        int64_t fresh = a.requests > 0 ? a.query_start[i + 1] - first : 0;
+        bool padding = r < first || r - first >= fresh;
+        int64_t context = padding ? 0 : tamis::clamp(a.context[i], 0, a.max_context);
+        int64_t end = padding ? 0 : tamis::clamp(context - fresh + (r - first) + 1, 0, context);
+        a.token[r] = (int32_t)r;
+        a.request[r] = padding ? 0 : i;
+        for (int k = 0; k < 2; k++) {
+            int64_t start = !padding && a.k_start[k] ? a.k_start[k][i] : 0;
+            start = tamis::clamp(start, 0, INT32_MAX - (end >> k));
+            a.ks[k][r] = (int32_t)start;
+            a.ke[k][r] = (int32_t)(start + (end >> k));
+            atomicMax((long long *)&a.counts->max_visible[k], (long long)(end >> k));
+        }
+        if (!padding) {
+            int64_t *rows =
+                fresh <= a.decode_threshold ? &a.counts->decode_rows : &a.counts->prefill_rows;
+            atomicAdd((unsigned long long *)rows, 1ull);
+        }
+    }
+}
+
+extern "C" __global__ void __launch_bounds__(256)
+    tamis_place_smxx(const __grid_constant__ tamis_place_args a) {
+    for (int64_t r = blockIdx.x; r < a.rows.count; r += gridDim.x) {
+        tamis::Row row = tamis::row_of(a.rows, r, INT32_MAX);
+        int32_t anchor = (int32_t)(row.start / a.block_size);
+        const int32_t *blocks = a.blocks + r * a.topk_blocks;
+        for (int32_t i = threadIdx.x; i < a.blocks_count[r]; i += blockDim.x) {
+            int32_t placed = blocks[i] + anchor;
+            if (a.page_size) {
+                int64_t slot =
+                    tamis_slot_of(row.pages, a.page_size, (int64_t)blocks[i] * a.block_size);
+                placed = (int32_t)(slot / a.block_size);
+            }
+            a.placed[r * a.topk_blocks + i] = placed;
+        }
+    }
+}
+
+/* After the last publish of a step. */
+extern "C" __global__ void tamis_stamp_smxx(tamis_device_stamp *stamp,
+                                            const tamis_step_counts *counts, int32_t layer) {
+    stamp->serial = counts->serial;
+    stamp->rows = counts->rows;
+    stamp->layer = layer;
+}
+
+extern "C" __global__ void __launch_bounds__(256)
+    tamis_gate_smxx(const __grid_constant__ tamis_gate_args a) {
+    bool good = a.stamp->serial == a.counts->serial && a.stamp->serial != 0 &&
+                a.stamp->layer == a.source && a.stamp->rows == a.rows && a.counts->rows == a.rows;
+    for (int64_t r = (int64_t)blockIdx.x * blockDim.x + threadIdx.x; r < a.rows;
+         r += (int64_t)gridDim.x * blockDim.x) {
+        a.gated[r] = good ? a.ke[r] : a.ks ? a.ks[r] : 0;
+    }
+    if (!good && blockIdx.x == 0 && threadIdx.x == 0) {
+        /* Sticky: the first fault stays. Seen by the host without synchronising. */
+        atomicCAS_system(a.status, 0u, 1u | (uint32_t)a.layer << 8);
+    }
+}
