@@ -50,7 +50,7 @@ const char *tamis_tier_name(int32_t i, int32_t *supported) {
 }
 
 int tamis_backend_judges(const tamis_backend *backend) {
-    return backend->tier == TAMIS_TIER_ref;
+    return backend->tier == TAMIS_TIER_ref ? TAMIS_CHECK_JUDGING : 0;
 }
 
 tamis_status tamis_check_call(const tamis_backend *backend, const void *args, int32_t ith,

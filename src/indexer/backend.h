@@ -10,7 +10,7 @@ struct tamis_backend {
     tamis_kernels kernels;
 };
 
-/* Judging classes are in ref/ alone. */
+/* TAMIS_CHECK_JUDGING or 0: judging classes are in ref/ alone. */
 int tamis_backend_judges(const tamis_backend *backend);
 
 tamis_status tamis_check_call(const tamis_backend *backend, const void *args, int32_t ith,

@@ -55,7 +55,7 @@ static int64_t layout_bytes(const layout *l, int32_t nth) {
 }
 
 int64_t tamis_source_workspace(const tamis_source_args *args, int32_t nth) {
-    if (nth < 1 || tamis_check_source(args, 1, NULL) != TAMIS_OK) {
+    if (nth < 1 || tamis_check_source(args, TAMIS_CHECK_JUDGING, NULL) != TAMIS_OK) {
         return -1;
     }
     layout l = lay_out(args, nth);
@@ -63,7 +63,7 @@ int64_t tamis_source_workspace(const tamis_source_args *args, int32_t nth) {
 }
 
 int64_t tamis_source_split_workspace(const tamis_source_args *args, int32_t nth) {
-    if (nth < 1 || tamis_check_source(args, 1, NULL) != TAMIS_OK) {
+    if (nth < 1 || tamis_check_source(args, TAMIS_CHECK_JUDGING, NULL) != TAMIS_OK) {
         return -1;
     }
     layout l = lay_out(args, args->rows.count);

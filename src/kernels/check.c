@@ -1,5 +1,8 @@
 /* SPDX-License-Identifier: MIT */
-/* check.c: what each stage's arguments must be. Nothing here looks at what arrays of bytes hold. */
+/*
+ * check.c: what each stage's arguments must be. Nothing here looks at what arrays of bytes hold,
+ * and with TAMIS_CHECK_DEVICE at what any array holds.
+ */
 #include <stddef.h>
 #include <stdio.h>
 
@@ -21,14 +24,13 @@ tamis_status tamis_check_workspace(const void *workspace, int64_t bytes, int64_t
     return TAMIS_OK;
 }
 
-tamis_status tamis_check_q_prepare(const tamis_q_prepare_args *a, int judging, tamis_error *error) {
-    (void)judging;
+tamis_status tamis_check_q_prepare(const tamis_q_prepare_args *a, int flags, tamis_error *error) {
     TAMIS_NEED_SIZE(a);
     TAMIS_NEED_RESERVED(a->reserved, "args.reserved");
     TAMIS_TRY(tamis_check_geometry(a->heads, a->head_dim, "args.heads", "args.head_dim", error));
     TAMIS_NEED(a->tokens >= 0, TAMIS_ERROR_ARGUMENT, "args.tokens", "0 or more", a->tokens);
     TAMIS_TRY(tamis_check_rope(&a->rope, error));
-    TAMIS_TRY(tamis_check_positions(a->positions, a->tokens, a->rope.positions, error));
+    TAMIS_TRY(tamis_check_positions(a->positions, a->tokens, a->rope.positions, flags, error));
     TAMIS_NEED_POINTER(a->q || a->tokens == 0, "args.q");
     TAMIS_NEED_POINTER(a->codes || a->tokens == 0, "args.codes");
     TAMIS_NEED_POINTER(a->scales || a->tokens == 0, "args.scales");
@@ -52,8 +54,7 @@ tamis_status tamis_check_q_prepare(const tamis_q_prepare_args *a, int judging, t
     return TAMIS_OK;
 }
 
-tamis_status tamis_check_k_insert(const tamis_k_insert_args *a, int judging, tamis_error *error) {
-    (void)judging;
+tamis_status tamis_check_k_insert(const tamis_k_insert_args *a, int flags, tamis_error *error) {
     TAMIS_NEED_SIZE(a);
     TAMIS_NEED_RESERVED(a->reserved, "args.reserved");
     TAMIS_NEED(a->ratio == 1 || a->ratio == 2, TAMIS_ERROR_ARGUMENT, "args.ratio", "1 or 2",
@@ -61,30 +62,35 @@ tamis_status tamis_check_k_insert(const tamis_k_insert_args *a, int judging, tam
     TAMIS_NEED(a->tokens >= 0, TAMIS_ERROR_ARGUMENT, "args.tokens", "0 or more", a->tokens);
     TAMIS_TRY(tamis_k_cache_check(&a->k, error));
     TAMIS_TRY(tamis_check_rope(&a->rope, error));
-    TAMIS_TRY(tamis_check_positions(a->positions, a->tokens, a->rope.positions, error));
+    TAMIS_TRY(tamis_check_positions(a->positions, a->tokens, a->rope.positions, flags, error));
     TAMIS_TRY(tamis_check_type(a->norm_weight_type, "args.norm_weight_type", error));
     TAMIS_NEED_POINTER(a->x || a->tokens == 0, "args.x");
     TAMIS_NEED_POINTER(a->slots || a->tokens == 0, "args.slots");
     TAMIS_NEED_POINTER(a->norm_weight, "args.norm_weight");
     TAMIS_NEED_POINTER(a->eps, "args.eps");
-    if (!(*a->eps >= 0)) {
+    if (!(flags & TAMIS_CHECK_DEVICE) && !(*a->eps >= 0)) {
         return tamis_fail(error, TAMIS_ERROR_ARGUMENT, "args.eps", "0 or more", "%g",
                           (double)*a->eps);
     }
     TAMIS_TRY(tamis_check_stride(a->tokens, a->x_stride, a->k.head_dim, "args.x_stride", error));
     int64_t slots = a->k.size * (a->k.layout == TAMIS_K_MXFP4_PAGE ? a->k.page_size : 1);
-    for (int64_t t = 0; t < a->tokens; t++) {
+    for (int64_t t = 0; t < a->tokens && !(flags & TAMIS_CHECK_DEVICE); t++) {
         TAMIS_NEED(a->slots[t] < slots, TAMIS_ERROR_LENGTH, "args.slots",
                    "slots that the cache has", a->slots[t]);
     }
     return TAMIS_OK;
 }
 
-tamis_status tamis_check_k_gather(const tamis_k_gather_args *a, int judging, tamis_error *error) {
-    (void)judging;
+static tamis_status check_rows(const tamis_rows *rows, const tamis_k_cache *k, int flags,
+                               tamis_error *error) {
+    return flags & TAMIS_CHECK_DEVICE ? tamis_check_device_rows(rows, k, error)
+                                      : tamis_check_rows(rows, k, error);
+}
+
+tamis_status tamis_check_k_gather(const tamis_k_gather_args *a, int flags, tamis_error *error) {
     TAMIS_NEED_SIZE(a);
     TAMIS_NEED_RESERVED(a->reserved, "args.reserved");
-    TAMIS_TRY(tamis_check_rows(&a->rows, &a->k, error));
+    TAMIS_TRY(check_rows(&a->rows, &a->k, flags, error));
     TAMIS_NEED_POINTER(a->start || a->rows.count == 0, "args.start");
     TAMIS_NEED(a->size >= 0, TAMIS_ERROR_ARGUMENT, "args.size", "0 or more", a->size);
     TAMIS_NEED_POINTER(a->codes || a->size == 0, "args.codes");
@@ -93,7 +99,7 @@ tamis_status tamis_check_k_gather(const tamis_k_gather_args *a, int judging, tam
                                  error));
     TAMIS_TRY(tamis_check_stride(a->size, a->scales_stride, a->k.head_dim / 32,
                                  "args.scales_stride", error));
-    for (int64_t i = 0; i < a->rows.count; i++) {
+    for (int64_t i = 0; i < a->rows.count && !(flags & TAMIS_CHECK_DEVICE); i++) {
         int64_t length = tamis_row_length(&a->rows, i);
         TAMIS_NEED(a->start[i] >= 0 && a->start[i] <= a->size - length, TAMIS_ERROR_LENGTH,
                    "args.start", "room for its interval in the destination", a->start[i]);
@@ -102,11 +108,11 @@ tamis_status tamis_check_k_gather(const tamis_k_gather_args *a, int judging, tam
 }
 
 /* What the calls that score share. */
-static tamis_status check_scoring(int32_t numerics, int judging, const tamis_k_cache *k,
+static tamis_status check_scoring(int32_t numerics, int flags, const tamis_k_cache *k,
                                   const tamis_rows *rows, const tamis_query *query,
                                   tamis_error *error) {
-    TAMIS_TRY(tamis_check_numerics(numerics, judging, error));
-    TAMIS_TRY(tamis_check_rows(rows, k, error));
+    TAMIS_TRY(tamis_check_numerics(numerics, flags, error));
+    TAMIS_TRY(check_rows(rows, k, flags, error));
     return tamis_check_query(query, k, rows->count, error);
 }
 
@@ -119,19 +125,27 @@ static tamis_status check_paged_blocks(const tamis_k_cache *k, int32_t block_siz
     return TAMIS_OK;
 }
 
-static int64_t widest(const tamis_rows *rows) {
-    int64_t most = 0;
-    for (int64_t r = 0; r < rows->count; r++) {
+/* The longest row; on a device, where nobody knows it, the least there can be in a row that counts.
+ */
+static int64_t widest(const tamis_rows *rows, int flags) {
+    int64_t most = flags & TAMIS_CHECK_DEVICE ? rows->count > 0 : 0;
+    for (int64_t r = 0; r < rows->count && !(flags & TAMIS_CHECK_DEVICE); r++) {
         most = tamis_row_length(rows, r) > most ? tamis_row_length(rows, r) : most;
     }
     return most;
 }
 
-tamis_status tamis_check_mqa_logits(const tamis_mqa_logits_args *a, int judging,
-                                    tamis_error *error) {
+/* A device's kernels take a stride for the width of one row, too. */
+static tamis_status check_bound(int64_t stride, int flags, const char *name, tamis_error *error) {
+    TAMIS_NEED(!(flags & TAMIS_CHECK_DEVICE) || (stride >= 0 && stride <= INT32_MAX),
+               TAMIS_ERROR_ARGUMENT, name, "0 .. 2^31-1", stride);
+    return TAMIS_OK;
+}
+
+tamis_status tamis_check_mqa_logits(const tamis_mqa_logits_args *a, int flags, tamis_error *error) {
     TAMIS_NEED_SIZE(a);
-    TAMIS_TRY(check_scoring(a->numerics, judging, &a->k, &a->rows, &a->query, error));
-    int64_t length = widest(&a->rows);
+    TAMIS_TRY(check_scoring(a->numerics, flags, &a->k, &a->rows, &a->query, error));
+    int64_t length = widest(&a->rows, flags);
     TAMIS_NEED_POINTER(a->logits || a->block_max || a->rows.count == 0, "args.logits");
     if (a->logits) {
         TAMIS_TRY(tamis_check_type(a->logits_type, "args.logits_type", error));
@@ -145,22 +159,24 @@ tamis_status tamis_check_mqa_logits(const tamis_mqa_logits_args *a, int judging,
         TAMIS_TRY(tamis_check_stride(a->rows.count, a->block_max_stride,
                                      tamis_blocks_of(length, a->block_size),
                                      "args.block_max_stride", error));
+        TAMIS_TRY(check_bound(a->block_max_stride, flags, "args.block_max_stride", error));
     }
     return TAMIS_OK;
 }
 
-tamis_status tamis_check_block_max(const tamis_block_max_args *a, int judging, tamis_error *error) {
-    (void)judging;
+tamis_status tamis_check_block_max(const tamis_block_max_args *a, int flags, tamis_error *error) {
     TAMIS_NEED_SIZE(a);
     TAMIS_NEED_RESERVED(a->reserved, "args.reserved");
     TAMIS_TRY(tamis_check_block_size(a->block_size, error));
     TAMIS_TRY(tamis_check_type(a->logits_type, "args.logits_type", error));
-    TAMIS_TRY(tamis_check_intervals(&a->rows, error));
-    int64_t length = widest(&a->rows);
+    TAMIS_TRY(tamis_check_intervals(&a->rows, flags, error));
+    int64_t length = widest(&a->rows, flags);
     TAMIS_NEED_POINTER(a->logits || length == 0, "args.logits");
     TAMIS_NEED_POINTER(a->block_max || length == 0, "args.block_max");
     TAMIS_TRY(
         tamis_check_stride(a->rows.count, a->logits_stride, length, "args.logits_stride", error));
+    TAMIS_TRY(check_bound(a->logits_stride, flags, "args.logits_stride", error));
+    TAMIS_TRY(check_bound(a->block_max_stride, flags, "args.block_max_stride", error));
     return tamis_check_stride(a->rows.count, a->block_max_stride,
                               tamis_blocks_of(length, a->block_size), "args.block_max_stride",
                               error);
@@ -172,16 +188,16 @@ static tamis_status check_topk_blocks(int32_t topk_blocks, tamis_error *error) {
     return TAMIS_OK;
 }
 
-tamis_status tamis_check_publish(const tamis_publish_args *a, int judging, tamis_error *error) {
-    (void)judging;
+tamis_status tamis_check_publish(const tamis_publish_args *a, int flags, tamis_error *error) {
     TAMIS_NEED_SIZE(a);
     TAMIS_NEED_RESERVED(a->reserved, "args.reserved");
     TAMIS_TRY(tamis_check_block_size(a->block_size, error));
     TAMIS_TRY(check_topk_blocks(a->topk_blocks, error));
-    TAMIS_TRY(tamis_check_intervals(&a->rows, error));
-    int64_t length = widest(&a->rows);
+    TAMIS_TRY(tamis_check_intervals(&a->rows, flags, error));
+    int64_t length = widest(&a->rows, flags);
     TAMIS_NEED_POINTER(a->block_max || length == 0, "args.block_max");
     TAMIS_NEED_POINTER(a->blocks || a->rows.count == 0, "args.blocks");
+    TAMIS_TRY(check_bound(a->block_max_stride, flags, "args.block_max_stride", error));
     TAMIS_TRY(tamis_check_stride(a->rows.count, a->block_max_stride,
                                  tamis_blocks_of(length, a->block_size), "args.block_max_stride",
                                  error));
@@ -189,8 +205,7 @@ tamis_status tamis_check_publish(const tamis_publish_args *a, int judging, tamis
                               error);
 }
 
-tamis_status tamis_check_expand(const tamis_expand_args *a, int judging, tamis_error *error) {
-    (void)judging;
+tamis_status tamis_check_expand(const tamis_expand_args *a, int flags, tamis_error *error) {
     TAMIS_NEED_SIZE(a);
     TAMIS_TRY(tamis_check_block_size(a->block_size, error));
     TAMIS_NEED(a->candidate_size >= a->block_size && a->candidate_size <= 128 &&
@@ -201,7 +216,7 @@ tamis_status tamis_check_expand(const tamis_expand_args *a, int judging, tamis_e
                TAMIS_ERROR_ARGUMENT, "args.flags", "TAMIS_EXPAND_* alone", a->flags);
     TAMIS_NEED(a->width >= 0 && a->width <= TAMIS_MAX_BLOCKS, TAMIS_ERROR_ARGUMENT, "args.width",
                "0 .. 4096", a->width);
-    TAMIS_TRY(tamis_check_intervals(&a->rows, error));
+    TAMIS_TRY(tamis_check_intervals(&a->rows, flags, error));
     int64_t out = a->width * (a->candidate_size / a->block_size);
     int empty = a->rows.count == 0 || a->width == 0;
     TAMIS_NEED_POINTER(a->candidates || empty, "args.candidates");
@@ -215,7 +230,7 @@ tamis_status tamis_check_expand(const tamis_expand_args *a, int judging, tamis_e
 static tamis_status check_physical(const tamis_k_cache *k, const tamis_rows *rows,
                                    int32_t block_size, const int32_t *blocks, int64_t blocks_stride,
                                    int64_t width, const int32_t *counts, const int32_t *physical,
-                                   int64_t stride, tamis_error *error) {
+                                   int64_t stride, int flags, tamis_error *error) {
     int64_t limit = k->size * (k->page_size / block_size);
     if (physical == NULL) {
         return TAMIS_OK;
@@ -223,7 +238,7 @@ static tamis_status check_physical(const tamis_k_cache *k, const tamis_rows *row
     TAMIS_NEED(k->layout == TAMIS_K_MXFP4_PAGE && rows->ks == NULL, TAMIS_ERROR_LAYOUT,
                "args.physical", "NULL but for PAGE with rows.ks NULL", k->layout);
     TAMIS_TRY(tamis_check_stride(rows->count, stride, width, "args.physical_stride", error));
-    for (int64_t r = 0; r < rows->count; r++) {
+    for (int64_t r = 0; r < rows->count && !(flags & TAMIS_CHECK_DEVICE); r++) {
         int64_t last = -1, end = tamis_blocks_of(tamis_row_length(rows, r), block_size);
         int64_t n = counts ? counts[r] : width;
         for (int64_t i = 0; i < n && blocks[r * blocks_stride + i] != -1; i++) {
@@ -239,10 +254,10 @@ static tamis_status check_physical(const tamis_k_cache *k, const tamis_rows *row
     return TAMIS_OK;
 }
 
-tamis_status tamis_check_sparse_mqa_logits(const tamis_sparse_mqa_logits_args *a, int judging,
+tamis_status tamis_check_sparse_mqa_logits(const tamis_sparse_mqa_logits_args *a, int flags,
                                            tamis_error *error) {
     TAMIS_NEED_SIZE(a);
-    TAMIS_TRY(check_scoring(a->numerics, judging, &a->k, &a->rows, &a->query, error));
+    TAMIS_TRY(check_scoring(a->numerics, flags, &a->k, &a->rows, &a->query, error));
     TAMIS_TRY(check_paged_blocks(&a->k, a->block_size, error));
     TAMIS_TRY(tamis_check_type(a->logits_type, "args.logits_type", error));
     TAMIS_NEED(a->width >= 0 && a->width <= 65536, TAMIS_ERROR_ARGUMENT, "args.width", "0 .. 65536",
@@ -250,18 +265,18 @@ tamis_status tamis_check_sparse_mqa_logits(const tamis_sparse_mqa_logits_args *a
     int empty = a->rows.count == 0 || a->width == 0;
     TAMIS_NEED_POINTER(a->blocks || empty, "args.blocks");
     TAMIS_NEED_POINTER(a->logits || empty, "args.logits");
-    TAMIS_TRY(tamis_check_counts(a->counts, a->rows.count, a->width, "args.counts", error));
+    TAMIS_TRY(tamis_check_counts(a->counts, a->rows.count, a->width, flags, "args.counts", error));
     TAMIS_TRY(
         tamis_check_stride(a->rows.count, a->blocks_stride, a->width, "args.blocks_stride", error));
     TAMIS_TRY(tamis_check_stride(a->rows.count, a->logits_stride, a->width * a->block_size,
                                  "args.logits_stride", error));
     return check_physical(&a->k, &a->rows, a->block_size, a->blocks, a->blocks_stride, a->width,
-                          a->counts, a->physical, a->physical_stride, error);
+                          a->counts, a->physical, a->physical_stride, flags, error);
 }
 
 /* Slots of topk go through a page table whose pool is not known: lengths and requests are checked.
  */
-static tamis_status check_topk_pages(const tamis_topk_args *a, tamis_error *error) {
+static tamis_status check_topk_pages(const tamis_topk_args *a, int flags, tamis_error *error) {
     const tamis_rows *rows = &a->rows;
     if (!a->selection.slots || !rows->page_table) {
         return TAMIS_OK;
@@ -269,6 +284,11 @@ static tamis_status check_topk_pages(const tamis_topk_args *a, tamis_error *erro
     TAMIS_NEED(a->page_size >= 8 && a->page_size % 8 == 0, TAMIS_ERROR_LAYOUT, "args.page_size",
                "a positive multiple of 8", a->page_size);
     TAMIS_NEED_POINTER(rows->ke || rows->count == 0, "rows.ke");
+    if (flags & TAMIS_CHECK_DEVICE) {
+        TAMIS_NEED(rows->requests >= 1 || rows->count == 0, TAMIS_ERROR_ARGUMENT, "rows.requests",
+                   "1 or more", rows->requests);
+        return TAMIS_OK;
+    }
     for (int64_t r = 0; r < rows->count; r++) {
         int64_t request = rows->request ? rows->request[r] : 0;
         TAMIS_NEED(request >= 0 && request < rows->requests, TAMIS_ERROR_ARGUMENT, "rows.request",
@@ -280,8 +300,7 @@ static tamis_status check_topk_pages(const tamis_topk_args *a, tamis_error *erro
     return TAMIS_OK;
 }
 
-tamis_status tamis_check_topk(const tamis_topk_args *a, int judging, tamis_error *error) {
-    (void)judging;
+tamis_status tamis_check_topk(const tamis_topk_args *a, int flags, tamis_error *error) {
     TAMIS_NEED_SIZE(a);
     TAMIS_NEED_RESERVED(a->reserved, "args.reserved");
     TAMIS_NEED_RESERVED(a->reserved2, "args.reserved2");
@@ -289,13 +308,14 @@ tamis_status tamis_check_topk(const tamis_topk_args *a, int judging, tamis_error
     TAMIS_NEED(a->width >= 0 && a->width <= INT32_MAX, TAMIS_ERROR_ARGUMENT, "args.width",
                "0 .. 2^31-1", a->width);
     if (a->rows.ke || a->blocks) {
-        TAMIS_TRY(tamis_check_intervals(&a->rows, error));
+        TAMIS_TRY(tamis_check_intervals(&a->rows, flags, error));
     }
     TAMIS_NEED(a->rows.count >= 0, TAMIS_ERROR_ARGUMENT, "rows.count", "0 or more", a->rows.count);
     TAMIS_NEED_POINTER(a->logits || a->rows.count == 0 || a->width == 0, "args.logits");
     TAMIS_TRY(
         tamis_check_stride(a->rows.count, a->logits_stride, a->width, "args.logits_stride", error));
-    TAMIS_TRY(tamis_check_counts(a->columns, a->rows.count, a->width, "args.columns", error));
+    TAMIS_TRY(
+        tamis_check_counts(a->columns, a->rows.count, a->width, flags, "args.columns", error));
     if (a->blocks) {
         TAMIS_TRY(tamis_check_block_size(a->block_size, error));
         TAMIS_NEED(a->width % a->block_size == 0, TAMIS_ERROR_ARGUMENT, "args.width",
@@ -303,36 +323,36 @@ tamis_status tamis_check_topk(const tamis_topk_args *a, int judging, tamis_error
         TAMIS_TRY(tamis_check_stride(a->rows.count, a->blocks_stride, a->width / a->block_size,
                                      "args.blocks_stride", error));
     }
-    TAMIS_TRY(check_topk_pages(a, error));
+    TAMIS_TRY(check_topk_pages(a, flags, error));
     return tamis_check_selection(&a->selection, a->rows.count, error);
 }
 
 /* Lists of published ids, as consume and dense take them. */
 static tamis_status check_lists(const tamis_k_cache *k, const tamis_rows *rows, int32_t block_size,
                                 const int32_t *blocks, int64_t width, int64_t stride,
-                                const int32_t *counts, tamis_error *error) {
+                                const int32_t *counts, int flags, tamis_error *error) {
     TAMIS_TRY(check_paged_blocks(k, block_size, error));
     TAMIS_NEED(width >= 0 && width <= TAMIS_MAX_BLOCKS, TAMIS_ERROR_ARGUMENT, "args.width",
                "0 .. 4096", width);
     TAMIS_NEED_POINTER(blocks || rows->count == 0 || width == 0, "args.blocks");
     TAMIS_TRY(tamis_check_stride(rows->count, stride, width, "args.blocks_stride", error));
-    return tamis_check_counts(counts, rows->count, width, "args.counts", error);
+    return tamis_check_counts(counts, rows->count, width, flags, "args.counts", error);
 }
 
-tamis_status tamis_check_consume(const tamis_consume_args *a, int judging, tamis_error *error) {
+tamis_status tamis_check_consume(const tamis_consume_args *a, int flags, tamis_error *error) {
     TAMIS_NEED_SIZE(a);
     TAMIS_NEED_RESERVED(a->reserved, "args.reserved");
-    TAMIS_TRY(check_scoring(a->numerics, judging, &a->k, &a->rows, &a->query, error));
+    TAMIS_TRY(check_scoring(a->numerics, flags, &a->k, &a->rows, &a->query, error));
     TAMIS_TRY(check_lists(&a->k, &a->rows, a->block_size, a->blocks, a->width, a->blocks_stride,
-                          a->counts, error));
+                          a->counts, flags, error));
     TAMIS_TRY(check_physical(&a->k, &a->rows, a->block_size, a->blocks, a->blocks_stride, a->width,
-                             a->counts, a->physical, a->physical_stride, error));
+                             a->counts, a->physical, a->physical_stride, flags, error));
     return tamis_check_selection(&a->selection, a->rows.count, error);
 }
 
-tamis_status tamis_check_source(const tamis_source_args *a, int judging, tamis_error *error) {
+tamis_status tamis_check_source(const tamis_source_args *a, int flags, tamis_error *error) {
     TAMIS_NEED_SIZE(a);
-    TAMIS_TRY(check_scoring(a->numerics, judging, &a->k, &a->rows, &a->query, error));
+    TAMIS_TRY(check_scoring(a->numerics, flags, &a->k, &a->rows, &a->query, error));
     TAMIS_TRY(check_paged_blocks(&a->k, a->block_size, error));
     if (a->blocks) {
         TAMIS_TRY(check_topk_blocks(a->topk_blocks, error));
@@ -342,13 +362,13 @@ tamis_status tamis_check_source(const tamis_source_args *a, int judging, tamis_e
     return tamis_check_selection(&a->selection, a->rows.count, error);
 }
 
-tamis_status tamis_check_dense(const tamis_dense_args *a, int judging, tamis_error *error) {
+tamis_status tamis_check_dense(const tamis_dense_args *a, int flags, tamis_error *error) {
     TAMIS_NEED_SIZE(a);
     TAMIS_NEED_RESERVED(a->reserved, "args.reserved");
-    TAMIS_TRY(check_scoring(a->numerics, judging, &a->k, &a->rows, &a->query, error));
+    TAMIS_TRY(check_scoring(a->numerics, flags, &a->k, &a->rows, &a->query, error));
     if (a->blocks) {
         TAMIS_TRY(check_lists(&a->k, &a->rows, a->block_size, a->blocks, a->width, a->blocks_stride,
-                              a->counts, error));
+                              a->counts, flags, error));
     }
     return tamis_check_selection(&a->selection, a->rows.count, error);
 }

@@ -5,14 +5,18 @@
 
 #include "kernels/kernels.h"
 
+enum {
+    TAMIS_CHECK_JUDGING = 1, /* allows the numerics classes that only judge other engines */
+    TAMIS_CHECK_DEVICE = 2   /* pointers are a device's: nothing behind them is read. What an array
+                                would have shown, kernels clamp to the widths that strides give */
+};
+
 /*
- * Checks the arguments of a call cut into nth slices. `judging` allows the numerics classes that
- * only judge other engines. workspace_bytes of source, dense and consume are checked by their
- * callers, who know the form (whole or split).
+ * Checks the arguments of a call; flags are TAMIS_CHECK_*. workspace_bytes of source, dense and
+ * consume are checked by their callers, who know the form (whole or split).
  */
 #define TAMIS_CHECK_DECLARE(name)                                                                  \
-    tamis_status tamis_check_##name(const tamis_##name##_args *args, int judging,                  \
-                                    tamis_error *error);
+    tamis_status tamis_check_##name(const tamis_##name##_args *args, int flags, tamis_error *error);
 TAMIS_STAGE_LIST(TAMIS_CHECK_DECLARE)
 #undef TAMIS_CHECK_DECLARE
 

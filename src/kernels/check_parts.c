@@ -4,6 +4,7 @@
 #include <stdio.h>
 
 #include "cache/address.h"
+#include "kernels/check.h"
 #include "kernels/check_parts.h"
 
 tamis_status tamis_check_type(int32_t type, const char *name, tamis_error *error) {
@@ -21,10 +22,11 @@ tamis_status tamis_check_geometry(int32_t heads, int32_t head_dim, const char *h
     return TAMIS_OK;
 }
 
-tamis_status tamis_check_numerics(int32_t numerics, int judging, tamis_error *error) {
+tamis_status tamis_check_numerics(int32_t numerics, int flags, tamis_error *error) {
     TAMIS_NEED(numerics >= TAMIS_NUMERICS_EXACT && numerics <= TAMIS_NUMERICS_REF_BF16,
                TAMIS_ERROR_NUMERICS, "args.numerics", "one of TAMIS_NUMERICS_*", numerics);
-    TAMIS_NEED(judging || numerics <= TAMIS_NUMERICS_BF16, TAMIS_ERROR_NUMERICS, "args.numerics",
+    TAMIS_NEED((flags & TAMIS_CHECK_JUDGING) || numerics <= TAMIS_NUMERICS_BF16,
+               TAMIS_ERROR_NUMERICS, "args.numerics",
                "exact or bf16: the classes that judge other engines are in tier ref alone",
                numerics);
     return TAMIS_OK;
@@ -61,10 +63,10 @@ static tamis_status fail_range(tamis_error *error, tamis_status status, const ch
     return fail_at(error, status, array, r, required, found);
 }
 
-tamis_status tamis_check_intervals(const tamis_rows *rows, tamis_error *error) {
+tamis_status tamis_check_intervals(const tamis_rows *rows, int flags, tamis_error *error) {
     TAMIS_NEED(rows->count >= 0, TAMIS_ERROR_ARGUMENT, "rows.count", "0 or more", rows->count);
     TAMIS_NEED_POINTER(rows->ke || rows->count == 0, "rows.ke");
-    for (int64_t r = 0; r < rows->count; r++) {
+    for (int64_t r = 0; r < rows->count && !(flags & TAMIS_CHECK_DEVICE); r++) {
         if (rows->ks && rows->ks[r] < 0) {
             return fail_at(error, TAMIS_ERROR_LENGTH, "rows.ks", r, "0 or more", rows->ks[r]);
         }
@@ -116,19 +118,37 @@ static tamis_status check_page_table(const tamis_rows *rows, const tamis_k_cache
     return TAMIS_OK;
 }
 
+/* Fields of the page table of paged K. */
+static tamis_status check_paging(const tamis_rows *rows, tamis_error *error) {
+    TAMIS_NEED(rows->page_table_width >= 0 && rows->page_table_width <= INT32_MAX,
+               TAMIS_ERROR_ARGUMENT, "rows.page_table_width", "0 .. 2^31-1",
+               rows->page_table_width);
+    TAMIS_NEED(rows->requests >= 0, TAMIS_ERROR_ARGUMENT, "rows.requests", "0 or more",
+               rows->requests);
+    return tamis_check_stride(rows->requests, rows->page_table_stride, rows->page_table_width,
+                              "rows.page_table_stride", error);
+}
+
+tamis_status tamis_check_device_rows(const tamis_rows *rows, const tamis_k_cache *k,
+                                     tamis_error *error) {
+    TAMIS_TRY(tamis_k_cache_check(k, error));
+    TAMIS_TRY(tamis_check_intervals(rows, TAMIS_CHECK_DEVICE, error));
+    if (k->layout == TAMIS_K_MXFP4_PAGE && rows->count > 0) {
+        TAMIS_TRY(check_paging(rows, error));
+        TAMIS_NEED_POINTER(rows->page_table || rows->page_table_width == 0, "rows.page_table");
+        TAMIS_NEED(rows->requests >= 1, TAMIS_ERROR_ARGUMENT, "rows.requests", "1 or more",
+                   rows->requests);
+    }
+    return TAMIS_OK;
+}
+
 tamis_status tamis_check_rows(const tamis_rows *rows, const tamis_k_cache *k, tamis_error *error) {
     int paged = k->layout == TAMIS_K_MXFP4_PAGE;
     int64_t limit = k->size;
     TAMIS_TRY(tamis_k_cache_check(k, error));
-    TAMIS_TRY(tamis_check_intervals(rows, error));
+    TAMIS_TRY(tamis_check_intervals(rows, 0, error));
     if (paged) {
-        TAMIS_NEED(rows->page_table_width >= 0 && rows->page_table_width <= INT32_MAX,
-                   TAMIS_ERROR_ARGUMENT, "rows.page_table_width", "0 .. 2^31-1",
-                   rows->page_table_width);
-        TAMIS_NEED(rows->requests >= 0, TAMIS_ERROR_ARGUMENT, "rows.requests", "0 or more",
-                   rows->requests);
-        TAMIS_TRY(tamis_check_stride(rows->requests, rows->page_table_stride,
-                                     rows->page_table_width, "rows.page_table_stride", error));
+        TAMIS_TRY(check_paging(rows, error));
         limit = rows->page_table_width * k->page_size;
     }
     for (int64_t r = 0; r < rows->count; r++) {
@@ -175,9 +195,9 @@ tamis_status tamis_check_rope(const tamis_rope *rope, tamis_error *error) {
 }
 
 tamis_status tamis_check_positions(const int64_t *positions, int64_t count, int64_t limit,
-                                   tamis_error *error) {
+                                   int flags, tamis_error *error) {
     TAMIS_NEED_POINTER(positions || count == 0, "args.positions");
-    for (int64_t t = 0; t < count; t++) {
+    for (int64_t t = 0; t < count && !(flags & TAMIS_CHECK_DEVICE); t++) {
         if (positions[t] < 0 || positions[t] >= limit) {
             return fail_range(error, TAMIS_ERROR_LENGTH, "args.positions", t, 0, limit - 1,
                               positions[t]);
@@ -186,9 +206,9 @@ tamis_status tamis_check_positions(const int64_t *positions, int64_t count, int6
     return TAMIS_OK;
 }
 
-tamis_status tamis_check_counts(const int32_t *counts, int64_t rows, int64_t limit,
+tamis_status tamis_check_counts(const int32_t *counts, int64_t rows, int64_t limit, int flags,
                                 const char *name, tamis_error *error) {
-    for (int64_t r = 0; counts && r < rows; r++) {
+    for (int64_t r = 0; counts && r < rows && !(flags & TAMIS_CHECK_DEVICE); r++) {
         if (counts[r] < 0 || counts[r] > limit) {
             return fail_range(error, TAMIS_ERROR_LENGTH, name, r, 0, limit, counts[r]);
         }

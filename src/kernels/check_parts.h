@@ -21,7 +21,7 @@
 tamis_status tamis_check_type(int32_t type, const char *name, tamis_error *error);
 tamis_status tamis_check_geometry(int32_t heads, int32_t head_dim, const char *heads_name,
                                   const char *head_dim_name, tamis_error *error);
-tamis_status tamis_check_numerics(int32_t numerics, int judging, tamis_error *error);
+tamis_status tamis_check_numerics(int32_t numerics, int flags, tamis_error *error);
 tamis_status tamis_check_block_size(int32_t block_size, tamis_error *error);
 
 /* A stride of elements over a width, where more than one row makes it matter. */
@@ -29,17 +29,21 @@ tamis_status tamis_check_stride(int64_t rows, int64_t stride, int64_t width, con
                                 tamis_error *error);
 
 /* ks and ke of every row: 0 <= ks, 0 <= ke. */
-tamis_status tamis_check_intervals(const tamis_rows *rows, tamis_error *error);
+tamis_status tamis_check_intervals(const tamis_rows *rows, int flags, tamis_error *error);
 
 /* Intervals, and every position they see, within K and its page table. Checks k as well. */
 tamis_status tamis_check_rows(const tamis_rows *rows, const tamis_k_cache *k, tamis_error *error);
+
+/* The part of it that reads no array, the device's pointers being none of the host's. */
+tamis_status tamis_check_device_rows(const tamis_rows *rows, const tamis_k_cache *k,
+                                     tamis_error *error);
 
 tamis_status tamis_check_query(const tamis_query *query, const tamis_k_cache *k, int64_t rows,
                                tamis_error *error);
 tamis_status tamis_check_rope(const tamis_rope *rope, tamis_error *error);
 tamis_status tamis_check_positions(const int64_t *positions, int64_t count, int64_t limit,
-                                   tamis_error *error);
-tamis_status tamis_check_counts(const int32_t *counts, int64_t rows, int64_t limit,
+                                   int flags, tamis_error *error);
+tamis_status tamis_check_counts(const int32_t *counts, int64_t rows, int64_t limit, int flags,
                                 const char *name, tamis_error *error);
 tamis_status tamis_check_selection(const tamis_selection *selection, int64_t rows,
                                    tamis_error *error);

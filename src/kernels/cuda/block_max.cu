@@ -5,8 +5,7 @@
 extern "C" __global__ void __launch_bounds__(256)
     tamis_block_max_smxx(const __grid_constant__ tamis_block_max_args a) {
     for (int64_t r = blockIdx.y; r < a.rows.count; r += gridDim.y) {
-        int64_t limit =
-            a.rows.count > 1 ? min(a.logits_stride, a.block_max_stride * a.block_size) : INT32_MAX;
+        int64_t limit = min(a.logits_stride, a.block_max_stride * a.block_size);
         int64_t length = min(tamis::row_of(a.rows, r, INT32_MAX).length, limit);
         int64_t blocks = tamis_blocks_of(length, a.block_size);
         int64_t first = (int64_t)blockIdx.x * blockDim.x + threadIdx.x;

@@ -63,7 +63,8 @@ __device__ inline int scan(bool flag, int *warps, int *total) {
 } // namespace tamis
 
 extern "C" __global__ void __launch_bounds__(tamis::kExpandThreads)
-    tamis_expand_smxx(const __grid_constant__ tamis_expand_args a) {
+    tamis_expand_smxx(const __grid_constant__ tamis_expand_args a, const int32_t *listed,
+                      int64_t limit) {
     extern __shared__ int32_t ids[];
     __shared__ int warps[tamis::kExpandThreads / 32];
     int padded = 1;
@@ -73,14 +74,15 @@ extern "C" __global__ void __launch_bounds__(tamis::kExpandThreads)
     const int64_t each = a.candidate_size / a.block_size, width = a.width * each;
     const bool keep = a.flags & TAMIS_EXPAND_KEEP_DUPLICATES;
     for (int64_t r = blockIdx.x; r < a.rows.count; r += gridDim.x) {
-        tamis::Row row = tamis::row_of(a.rows, r, INT32_MAX);
+        tamis::Row row = tamis::row_of(a.rows, r, limit);
+        int64_t given = listed ? tamis::clamp(listed[r], 0, a.width) : a.width;
         int64_t candidates = tamis_blocks_of(row.length, a.candidate_size);
         int64_t blocks = tamis_blocks_of(row.length, a.block_size);
         int32_t anchor = (int32_t)(row.start / a.block_size);
         int32_t *out = a.blocks + r * a.blocks_stride;
         __syncthreads();
         for (int i = threadIdx.x; i < padded; i += tamis::kExpandThreads) {
-            int32_t id = i < a.width ? a.candidates[r * a.candidates_stride + i] : -1;
+            int32_t id = i < given ? a.candidates[r * a.candidates_stride + i] : -1;
             ids[i] = id >= 0 && id < candidates ? id : INT32_MAX;
         }
         tamis::sort_ids(ids, padded);

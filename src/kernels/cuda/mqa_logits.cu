@@ -22,7 +22,9 @@ __device__ inline void tile_maxima(const float (&score)[2], const bool (&live)[2
     }
 }
 
-template <int HEADS, int GROUPS> __device__ inline void mqa_logits(const tamis_mqa_logits_args &a) {
+/* Without fill, logits past a row's length keep what they hold. */
+template <int HEADS, int GROUPS>
+__device__ inline void mqa_logits(const tamis_mqa_logits_args &a, bool fill) {
     const int lane = threadIdx.x & 31, warps = blockDim.x / 32;
     const int64_t first = ((int64_t)blockIdx.x * warps + threadIdx.x / 32) * kTile;
     const int64_t step = (int64_t)gridDim.x * warps * kTile;
@@ -33,10 +35,10 @@ template <int HEADS, int GROUPS> __device__ inline void mqa_logits(const tamis_m
     for (int64_t r = blockIdx.y; r < a.rows.count; r += gridDim.y) {
         Row row = row_of(a.rows, r, positions_of(a.rows, a.k));
         int64_t length = min(row.length, limit);
-        if (a.block_max && a.rows.count > 1) {
+        if (a.block_max) {
             length = min(length, a.block_max_stride * a.block_size);
         }
-        int64_t end = a.logits ? max(length, a.columns) : length;
+        int64_t end = a.logits && fill ? max(length, a.columns) : length;
         if (first >= end) {
             continue;
         }
@@ -83,9 +85,9 @@ template <int HEADS, int GROUPS> __device__ inline void mqa_logits(const tamis_m
 } // namespace tamis
 
 #define TAMIS_MQA_LOGITS(heads, dim)                                                               \
-    extern "C" __global__ void __launch_bounds__(128)                                              \
-        tamis_mqa_logits_smxx_h##heads##_d##dim(const __grid_constant__ tamis_mqa_logits_args a) { \
-        tamis::mqa_logits<heads, dim / 32>(a);                                                     \
+    extern "C" __global__ void __launch_bounds__(128) tamis_mqa_logits_smxx_h##heads##_d##dim(     \
+        const __grid_constant__ tamis_mqa_logits_args a, int32_t fill) {                           \
+        tamis::mqa_logits<heads, dim / 32>(a, fill != 0);                                          \
     }
 TAMIS_MQA_LOGITS(32, 64)
 TAMIS_MQA_LOGITS(32, 128)

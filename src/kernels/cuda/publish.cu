@@ -1,12 +1,14 @@
 /* SPDX-License-Identifier: MIT */
-/* publish.cu: the best blocks of each row, the newest always among them. One CTA a row. */
+/*
+ * publish.cu: the best blocks of each row, the newest always among them. One CTA a row. Lengths are
+ * clamped to `limit`, which block_max has maxima for.
+ */
 #include "select.cuh"
 
 extern "C" __global__ void __launch_bounds__(tamis::kSelectThreads)
-    tamis_publish_smxx(const __grid_constant__ tamis_publish_args a) {
+    tamis_publish_smxx(const __grid_constant__ tamis_publish_args a, int64_t limit) {
     __shared__ tamis::SelectShared shared;
     for (int64_t r = blockIdx.x; r < a.rows.count; r += gridDim.x) {
-        int64_t limit = a.rows.count > 1 ? a.block_max_stride * a.block_size : INT32_MAX;
         tamis::Row row = tamis::row_of(a.rows, r, INT32_MAX);
         int64_t n = tamis_blocks_of(min(row.length, limit), a.block_size);
         uint32_t want = (uint32_t)min(n, (int64_t)a.topk_blocks);

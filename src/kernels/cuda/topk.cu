@@ -69,7 +69,7 @@ __device__ inline uint32_t count_valid(SelectShared &s, const Columns &columns) 
 } // namespace tamis
 
 extern "C" __global__ void __launch_bounds__(tamis::kSelectThreads)
-    tamis_topk_smxx(const __grid_constant__ tamis_topk_args a, int32_t gather) {
+    tamis_topk_smxx(const __grid_constant__ tamis_topk_args a, int32_t gather, int64_t limit) {
     __shared__ tamis::SelectShared shared;
     for (int64_t r = blockIdx.x; r < a.rows.count; r += gridDim.x) {
         int64_t width = a.columns ? tamis::clamp(a.columns[r], 0, a.width) : a.width;
@@ -77,7 +77,7 @@ extern "C" __global__ void __launch_bounds__(tamis::kSelectThreads)
         if (a.rows.ke) {
             int64_t pages = a.rows.page_table_width * a.page_size;
             bool paged = a.selection.slots && a.rows.page_table && a.page_size;
-            row = tamis::row_of(a.rows, r, paged ? pages : INT32_MAX);
+            row = tamis::row_of(a.rows, r, paged ? min(pages, limit) : limit);
         }
         tamis::Columns columns = {a, r, width, row, gather != 0};
         uint32_t want = min(tamis::count_valid(shared, columns), (uint32_t)a.selection.topk);
