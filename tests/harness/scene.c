@@ -101,6 +101,16 @@ void scene_around_tiles(scene *s, int heads, int d, uint64_t seed) {
 
 /* ---- exponents and codes of each hazard ---- */
 
+/*
+ * One group apart from the others, above or below them: K rows by 0..40, both ways within 82
+ * positions; query rows by 0..15, so that every sum of two spans occurs in rows of that length.
+ */
+static uint8_t span_byte(int64_t step, int of_query, int group) {
+    int64_t span = of_query ? step * 5 % 16 : step / 2 % 41;
+    int below = of_query ? step % 3 != 0 : step % 2 != 0;
+    return (uint8_t)(below == (group != 0) ? 100 + span : 100);
+}
+
 /* `unit` is the rows that belong together: the heads of a query row, or one K row. */
 static uint8_t scale_byte(int hazard, int64_t row, int unit, int group, uint64_t *random) {
     int64_t step = row / unit;
@@ -111,7 +121,7 @@ static uint8_t scale_byte(int hazard, int64_t row, int unit, int group, uint64_t
         return 127;
     case SCENE_SPAN_STEP:
     case SCENE_SPAN_LARGEST:
-        return (uint8_t)(group == step / 41 % 2 ? 100 + step % 41 : 100);
+        return span_byte(step, unit > 1, group);
     case SCENE_EDGES:
         return (uint8_t)((unit > 1 ? step / 2 : step) % 2 ? 251 + bits % 4 : bits % 4);
     case SCENE_WIDE:
@@ -145,11 +155,45 @@ static void force_sign(uint8_t *codes, int64_t bytes, int sign) {
         codes[i] = (uint8_t)((codes[i] & 0x77) | 0x11 | (sign ? 0x88 : 0));
 }
 
-/* 6 or -6 everywhere: one sign to a row of K, none below zero in q. */
+/*
+ * 6 or -6: one sign to a row of K, none below zero in q. The first group keeps its random codes, so
+ * that the largest sums also have a lowest bit to lose.
+ */
 static void largest_codes(scene *s) {
-    memset(s->q_codes, 0x77, (size_t)(s->rows * s->heads * (s->d / 2)));
+    int64_t bytes = s->d / 2, group = 16;
+    for (int64_t i = 0; i < s->rows * s->heads; i++)
+        memset(s->q_codes + i * bytes + group, 0x77, (size_t)(bytes - group));
     for (int64_t j = 0; j < s->positions; j++)
-        memset(s->k_codes + j * (s->d / 2), j % 3 == 2 ? 0xFF : 0x77, (size_t)(s->d / 2));
+        memset(s->k_codes + j * bytes + group, j % 3 == 2 ? 0xFF : 0x77, (size_t)(bytes - group));
+}
+
+/*
+ * K row j's dot with every head is 2^11 (group 0) at span x, one bit 24 places below it (group 1, a
+ * tie), sometimes the bit above that (group 3: ties to even turn round), and +1, -1 or nothing at
+ * the bottom (group 2). x runs over 24..83: through doubles, 64 bits and beyond.
+ */
+static void sticky(scene *s) {
+    int64_t bytes = s->d / 2, groups = s->d / 32;
+    memset(s->q_codes, 0, (size_t)(s->rows * s->heads * bytes));
+    memset(s->q_scales, 127, (size_t)(s->rows * s->heads * groups));
+    memset(s->k_codes, 0, (size_t)(s->positions * bytes));
+    for (int64_t i = 0; i < s->rows * s->heads; i++) {
+        memset(s->q_codes + i * bytes, 0x66, 16);
+        for (int64_t g = 1; g < groups; g++)
+            s->q_codes[i * bytes + g * 16] = 1;
+    }
+    for (int64_t j = 0; j < s->positions; j++) {
+        static const uint8_t last[] = {1, 9, 0};
+        uint8_t x = (uint8_t)(24 + j % 60), *codes = s->k_codes + j * bytes;
+        uint8_t scales[4] = {(uint8_t)(60 + x), (uint8_t)(60 + x - 13), 60, (uint8_t)(60 + x - 12)};
+        memset(codes, 0x66, 16);
+        codes[16] = 1;
+        if (groups == 4)
+            codes[32] = last[j % 3];
+        if (groups == 4)
+            codes[48] = (uint8_t)(j / 3 % 2);
+        memcpy(s->k_scales + j * groups, scales, (size_t)groups);
+    }
 }
 
 static void mostly_zero(uint8_t *codes, int64_t bytes) {
@@ -230,6 +274,8 @@ void scene_numbers(scene *s, int hazard, int weights_type, uint64_t seed) {
     weights_of(s, hazard, &random);
     if (hazard == SCENE_SPAN_LARGEST)
         largest_codes(s);
+    if (hazard == SCENE_STICKY)
+        sticky(s);
     if (hazard == SCENE_TIES)
         repeat_rows(s, 1, &random);
     if (hazard == SCENE_FEW)

@@ -18,8 +18,9 @@
 #define SCENE_HAZARDS(X)                                                                           \
     X(PLAIN, "plain numbers, exponents within 3 of each other")                                    \
     X(FLAT, "one exponent for all groups")                                                         \
-    X(SPAN_STEP, "spans of K 0..40 against spans of q 0..23: every limit of a fast path")          \
+    X(SPAN_STEP, "spans of K 0..40 against spans of q 0..15: every limit of a fast path")          \
     X(SPAN_LARGEST, "the same spans with the largest codes, so that sums reach their bounds")      \
+    X(STICKY, "dots at an f32 tie that a bit far below decides")                                   \
     X(EDGES, "exponent bytes 0..3 and 251..254, each against each")                                \
     X(WIDE, "exponent bytes 0..254 in q and K")                                                    \
     X(MIXED, "fast and wide spans side by side in each tile of 8 positions")                       \
