@@ -190,6 +190,17 @@ static void empty_file(void **state) {
     unlink(path);
 }
 
+static void no_buffer(void **state) {
+    (void)state;
+    safetensors *file = (safetensors *)&state;
+    tamis_error error = {0};
+    assert_int_equal(safetensors_open_memory(NULL, 8, &file, &error), TAMIS_ERROR_ARGUMENT);
+    assert_null(file);
+    assert_string_equal(error.argument, "bytes");
+    assert_int_equal(safetensors_open_memory("", -1, &file, &error), TAMIS_ERROR_ARGUMENT);
+    assert_string_equal(error.found, "-1");
+}
+
 static void header_beyond_the_limit(void **state) {
     (void)state;
     int64_t length = ((int64_t)16 << 20) + 1;
@@ -223,6 +234,7 @@ int main(void) {
         cmocka_unit_test(device_as_a_file),
         cmocka_unit_test(pipe_as_a_file),
         cmocka_unit_test(empty_file),
+        cmocka_unit_test(no_buffer),
         cmocka_unit_test(header_beyond_the_limit),
     };
     return cmocka_run_group_tests_name("io.safetensors", tests, NULL, NULL);
