@@ -85,7 +85,8 @@ void make_ids(problem *p, int64_t width, uint64_t seed) {
     REQUIRE(p->ids && (p->counts || seed % 2 == 0), "out of memory");
     for (int64_t r = 0; r < s->rows; r++) {
         int64_t blocks = (scene_length(s, r) + p->block_size - 1) / p->block_size;
-        (r % 3 == 2 ? foreign_ids : published_ids)(p->ids + r * width, width, blocks, &random);
+        (r % 3 == 2 && !p->flags ? foreign_ids : published_ids)(p->ids + r * width, width, blocks,
+                                                                &random);
         if (p->counts)
             p->counts[r] = (int32_t)random_below(&random, width + 1);
     }

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: MIT */
 /* stage_score.c: the cases of the stages that read K and queries, and of the two levels. */
+#include <limits.h>
 #include <stdlib.h>
 
 #include "require.h"
@@ -78,10 +79,36 @@ const stage stage_k_gather = {"k_gather", SCORING_CASES, 0, k_gather_make, k_gat
 
 /* ---- sparse_mqa_logits ---- */
 
+/* Every third case has starts of 0 and plain lists, so that PAGE can name their physical blocks. */
 static void lists_make(problem *p, int index) {
     static const int64_t widths[] = {1, 3, 8, 17, 40};
     make_scoring(p, index);
+    p->flags = index % 3 == 1;
+    for (int64_t r = 0; p->flags && r < p->scene.rows; r++) {
+        p->scene.ke[r] = (int32_t)scene_length(&p->scene, r);
+        p->scene.ks[r] = 0;
+    }
     make_ids(p, p->heavy ? 160 : widths[index % 5], (uint64_t)index + 5);
+}
+
+/* Where each listed block lies in the pool; NULL where this placement does not say. */
+static const int32_t *place_physical(trial *t, const problem *p, const tamis_k_cache *k,
+                                     const tamis_rows *rows, int64_t *stride) {
+    if (!p->flags || !rows->page_table || t->place.seed % 2)
+        return NULL;
+    int64_t size = p->block_size, per_page = k->page_size / size;
+    int32_t *dense = calloc((size_t)(p->scene.rows * p->width) + 1, sizeof *dense);
+    REQUIRE(dense, "out of memory");
+    for (int64_t i = 0; i < p->scene.rows * p->width; i++) {
+        const int32_t *pages =
+            rows->page_table + p->scene.request[i / p->width] * rows->page_table_stride;
+        int64_t block = p->ids[i];
+        dense[i] = block < 0 ? INT32_MAX
+                             : (int32_t)(pages[block / per_page] * per_page + block % per_page);
+    }
+    const int32_t *placed = trial_input(t, dense, p->scene.rows, 1, p->width, 4, stride, NULL);
+    free(dense);
+    return placed;
 }
 
 static void sparse_mqa_logits_build(trial *t, const problem *p) {
@@ -97,6 +124,7 @@ static void sparse_mqa_logits_build(trial *t, const problem *p) {
     a->blocks = trial_input(t, ids, s->rows, 1, p->width, 4, &a->blocks_stride, NULL);
     free(ids);
     a->counts = p->counts ? trial_vector(t, p->counts, s->rows, 4) : NULL;
+    a->physical = place_physical(t, p, &a->k, &a->rows, &a->physical_stride);
     a->logits = trial_output(t, 0, "logits", s->rows, 1, p->width * p->block_size,
                              p->logits_type == TAMIS_F32 ? 4 : 2, &a->logits_stride, NULL);
     t->phases[0] = call_sparse_mqa_logits;
@@ -140,6 +168,7 @@ static void consume_build(trial *t, const problem *p) {
     a->width = p->width;
     a->blocks = trial_input(t, p->ids, s->rows, 1, p->width, 4, &a->blocks_stride, NULL);
     a->counts = p->counts ? trial_vector(t, p->counts, s->rows, 4) : NULL;
+    a->physical = place_physical(t, p, &a->k, &a->rows, &a->physical_stride);
     trial_selection(t, s->rows, p->topk, &a->selection);
     trial_consume(t);
 }

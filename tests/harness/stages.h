@@ -50,7 +50,9 @@ void problem_free(problem *p);
 /* Numbers of a scoring case: every hazard at 32 x 128 and at another geometry, then large ones. */
 enum { SCORING_CASES = 2 * SCENE_HAZARD_COUNT + 2, SCORING_JUDGED = SCENE_HAZARD_COUNT };
 void make_scoring(problem *p, int index);
-/* Lists of block ids for the scene's rows: some ascending, some of random bits, order and length.
+/*
+ * Lists of block ids for the scene's rows: some ascending, some of random bits, order and length;
+ * all of them ascending where p->flags is set.
  */
 void make_ids(problem *p, int64_t width, uint64_t seed);
 /* ids as sparse_mqa_logits and topk take them: anchored at the placed row's ks / block_size. */

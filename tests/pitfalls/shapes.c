@@ -195,6 +195,27 @@ void pitfall_11_negative_numbers_are_refused(const tamis_backend *backend) {
 
 /* ---- sizes and batches ---- */
 
+/* Blocks of 16 do not fit pages of 8 slots: that is refused before anything is written. */
+static void blocks_beyond_pages_are_refused(const tamis_backend *backend, const scene *s) {
+    placement where = {.layout = TAMIS_K_MXFP4_PAGE, .page_size = 8};
+    int32_t positions[2] = {77, 77};
+    tamis_error error;
+    tamis_source_args a;
+    trial t;
+    trial_new(&t, &where);
+    tamis_source_args_default(&a);
+    trial_scene(&t, s, &a.k, &a.rows, &a.query);
+    a.numerics = TAMIS_NUMERICS_EXACT;
+    a.block_size = 16;
+    a.selection.topk = 1;
+    a.selection.positions = positions;
+    a.selection.positions_stride = 1;
+    REQUIRE(tamis_source_workspace(&a, 1) == -1, "has a workspace");
+    REQUIRE(tamis_source(backend, &a, 0, 1, &error) < 0, "was taken");
+    REQUIRE(positions[0] == 77 && positions[1] == 77, "wrote an output");
+    trial_free(&t);
+}
+
 /* top-k 512 was hard-coded. */
 void pitfall_15_topk_and_blocks_of_any_size(const tamis_backend *backend) {
     static const int topk[] = {1, 8, 512, 1024, 2048, 4096};
@@ -208,6 +229,7 @@ void pitfall_15_topk_and_blocks_of_any_size(const tamis_backend *backend) {
         scene_numbers(&s, i % 3 ? SCENE_PLAIN : SCENE_FEW, TAMIS_F32, (uint64_t)i);
         check_levels(backend, &s, l, &level_plain, (uint64_t)i);
     }
+    blocks_beyond_pages_are_refused(backend, &s);
     scene_free(&s);
 }
 
