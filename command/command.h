@@ -21,6 +21,7 @@ int command_check(int argc, char **argv);
 int command_gen(int argc, char **argv);
 int command_info(int argc, char **argv);
 int command_bench(int argc, char **argv);
+int command_plan(int argc, char **argv);
 
 /* ---- options ------------------------------------------------------------------------------- */
 

@@ -18,6 +18,7 @@ static const subcommand subcommands[] = {
     {"gen", command_gen, "make a synthetic trace, with hazards if asked"},
     {"info", command_info, "print version, tiers and backends"},
     {"bench", command_bench, "time both levels and each stage, dense and sparse in turns"},
+    {"plan", command_plan, "check a deployment and print what it takes"},
 };
 enum { SUBCOMMANDS = sizeof(subcommands) / sizeof(subcommands[0]) };
 
