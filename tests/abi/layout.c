@@ -369,6 +369,22 @@ AT(tamis_plan_counters, expanded, 16)
 AT(tamis_plan_counters, consumed, 24)
 AT(tamis_plan_counters, sparse_rows, 32)
 AT(tamis_plan_counters, dense_rows, 40)
+SIZE(tamis_kv_spec, 40)
+AT(tamis_kv_spec, struct_size, 0)
+AT(tamis_kv_spec, group, 4)
+AT(tamis_kv_spec, states, 8)
+AT(tamis_kv_spec, row_bytes, 16)
+AT(tamis_kv_spec, page_alignment, 24)
+AT(tamis_kv_spec, block_stride_alignment, 32)
+
+SIZE(tamis_kv_layout, 40)
+AT(tamis_kv_layout, struct_size, 0)
+AT(tamis_kv_layout, groups, 4)
+AT(tamis_kv_layout, bytes_unaligned, 8)
+AT(tamis_kv_layout, alignment, 16)
+AT(tamis_kv_layout, bytes_per_block, 24)
+AT(tamis_kv_layout, overhead_ppm, 32)
+
 /* clang-format on */
 
 /* _default() sets struct_size to what this program was compiled with. */

@@ -6,7 +6,9 @@ set -eu
 library=$1 include=$2 compiler=$3
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
-printf '#include <tamis/tamis.h>\n' | "$compiler" -E -P -I"$include" - | tr '\n' ' ' | tr ';' '\n' |
+for header in "$include"/tamis/*.h; do
+    printf '#include <tamis/%s>\n' "${header##*/}"
+done | "$compiler" -E -P -I"$include" - | tr '\n' ' ' | tr ';' '\n' |
     grep 'visibility("default")' |
     sed -e 's/.*visibility("default")))//' -e 's/^\([^(]*\)(.*/\1/' -e 's/ *$//' \
         -e 's/.*[ *]//' | sort -u >"$work/declared"
