@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: MIT
-# What `make install` puts where: headers, both libraries, pkg-config and CMake package files.
+# What `make install` puts where: headers, both libraries, pkg-config and CMake package files, and what
+# belongs to the command.
 include(CMakePackageConfigHelpers)
 install(DIRECTORY ${PROJECT_SOURCE_DIR}/include/tamis DESTINATION ${CMAKE_INSTALL_INCLUDEDIR})
 install(TARGETS tamis tamis_static EXPORT tamis-targets
@@ -14,3 +15,8 @@ install(FILES ${PROJECT_BINARY_DIR}/tamis-config.cmake ${PROJECT_BINARY_DIR}/tam
         DESTINATION ${CMAKE_INSTALL_LIBDIR}/cmake/tamis)
 configure_file(${PROJECT_SOURCE_DIR}/cmake/tamis.pc.in ${PROJECT_BINARY_DIR}/tamis.pc @ONLY)
 install(FILES ${PROJECT_BINARY_DIR}/tamis.pc DESTINATION ${CMAKE_INSTALL_LIBDIR}/pkgconfig)
+if(TAMIS_BUILD_COMMAND)
+  install(FILES ${PROJECT_SOURCE_DIR}/docs/tamis.1 DESTINATION ${CMAKE_INSTALL_MANDIR}/man1)
+  install(FILES ${PROJECT_SOURCE_DIR}/completion/tamis.bash
+          DESTINATION ${CMAKE_INSTALL_DATADIR}/bash-completion/completions RENAME tamis)
+endif()
