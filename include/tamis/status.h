@@ -32,7 +32,8 @@ extern "C" {
     X(ERROR_FORMAT, -12, "a file is malformed or holds what its format does not allow")            \
     X(ERROR_STAMP, -13, "the published blocks are missing, stale or of other rows")                \
     X(ERROR_LIMIT, -14, "a step is larger than its plan's limits")                                 \
-    X(ERROR_REQUIREMENT, -15, "a requirement of the indexer is not met")
+    X(ERROR_REQUIREMENT, -15, "a requirement of the indexer is not met")                           \
+    X(ERROR_CUDA, -16, "the CUDA driver failed a call")
 
 typedef int32_t tamis_status;
 enum {

@@ -14,6 +14,7 @@
  *   cache.h    index-K memory
  *   kv.h       the bytes of a KV block that index K shares with main K/V
  *   stages.h   every stage as a call of its own, and the two levels composed of them
+ *   cuda.h     the same stages on an NVIDIA GPU
  *   pool.h     a small thread pool for programs that have none
  *   plan.h     limits fixed once, steps made inside them
  *   indexer.h  the object an engine holds: requirements, creation, running layers
@@ -41,6 +42,7 @@
 #include <tamis/cache.h>
 #include <tamis/kv.h>
 #include <tamis/stages.h>
+#include <tamis/cuda.h>
 #include <tamis/pool.h>
 #include <tamis/plan.h>
 #include <tamis/indexer.h>

@@ -1,0 +1,203 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * launch.c: every stage as one kernel. Grids depend on the arguments' fields alone, never on
+ * lengths: kernels stride over what is live, so that a captured graph serves any step.
+ */
+#include "fail.h"
+#include "kernels/check.h"
+#include "kernels/cuda/launch.h"
+
+enum {
+    MAX_GRID_Y = 65535,
+    CTAS_PER_MULTIPROCESSOR = 4,
+    MAX_CTAS_PER_ROW = 1024,
+    GATHER_CTAS_PER_INTERVAL = 64
+};
+
+static const unsigned threads_of[TAMIS_CUDA_KERNEL_COUNT] = {
+#define TAMIS_CUDA_KERNEL(name, threads, shared) threads,
+#include "kernels/cuda/kernels.inc"
+#undef TAMIS_CUDA_KERNEL
+};
+
+static int64_t least(int64_t a, int64_t b) {
+    return a < b ? a : b;
+}
+
+/* Enough CTAs to fill the device; rows have them in equal parts. */
+static tamis_grid grid_of_rows(const tamis_cuda *cuda, int64_t rows) {
+    int64_t all = (int64_t)CTAS_PER_MULTIPROCESSOR * cuda->multiprocessors;
+    int64_t each = rows > 0 ? all / rows : 0;
+    each = each < 1 ? 1 : least(each, MAX_CTAS_PER_ROW);
+    return (tamis_grid){each, least(rows, MAX_GRID_Y), 0};
+}
+
+static tamis_grid grid_of_row_ctas(int64_t rows) {
+    return (tamis_grid){least(rows, MAX_GRID_Y), 1, 0};
+}
+
+/* One warp an item, four to a CTA. */
+static tamis_grid grid_of_warps(const tamis_cuda *cuda, int64_t items) {
+    int64_t all = (int64_t)16 * cuda->multiprocessors;
+    return (tamis_grid){least((items + 3) / 4, all), 1, 0};
+}
+
+tamis_status tamis_cuda_launch(const tamis_cuda *cuda, int kernel, tamis_grid grid, void *stream,
+                               void **parameters, tamis_error *error) {
+    if (grid.x == 0 || grid.y == 0) {
+        return TAMIS_OK;
+    }
+    return tamis_cuda_checked(cuda,
+                              cuda->driver.launch(cuda->kernels[kernel], (unsigned)grid.x,
+                                                  (unsigned)grid.y, 1, threads_of[kernel], 1, 1,
+                                                  (unsigned)grid.shared, stream, parameters, NULL),
+                              "cuLaunchKernel", error);
+}
+
+tamis_status tamis_cuda_check_call(const tamis_cuda *cuda, const void *args, tamis_error *error) {
+    tamis_cu_handle context = NULL;
+    TAMIS_NEED(cuda != NULL, TAMIS_ERROR_ARGUMENT, "cuda", "an object", 0);
+    TAMIS_NEED(args != NULL, TAMIS_ERROR_ARGUMENT, "args", "arguments", 0);
+    TAMIS_TRY(
+        tamis_cuda_checked(cuda, cuda->driver.context_get(&context), "cuCtxGetCurrent", error));
+    if (context != cuda->context) {
+        return tamis_fail(error, TAMIS_ERROR_CUDA, "context",
+                          "the context that the object was created in", "%s",
+                          context ? "another one" : "none");
+    }
+    return TAMIS_OK;
+}
+
+int64_t tamis_cuda_limit(const tamis_rows *rows, const tamis_k_cache *k) {
+    int64_t limit =
+        k->layout == TAMIS_K_MXFP4_PAGE ? rows->page_table_width * k->page_size : k->size;
+    return least(limit, INT32_MAX);
+}
+
+/* The kernel of a geometry among the four that follow `first`: heads 32 or 64, D 64 or 128. */
+static int geometry(int first, const tamis_query *query) {
+    return first + (query->heads > 32 ? 2 : 0) + (query->head_dim == 128 ? 1 : 0);
+}
+
+tamis_status tamis_cuda_queue_mqa_logits(const tamis_cuda *cuda, const tamis_mqa_logits_args *args,
+                                         int32_t fill, void *stream, tamis_error *error) {
+    tamis_mqa_logits_args a = *args;
+    void *parameters[] = {&a, &fill};
+    return tamis_cuda_launch(cuda, geometry(TAMIS_CUDA_mqa_logits_smxx_h32_d64, &a.query),
+                             grid_of_rows(cuda, a.rows.count), stream, parameters, error);
+}
+
+tamis_status tamis_cuda_queue_publish(const tamis_cuda *cuda, const tamis_publish_args *args,
+                                      int64_t limit, void *stream, tamis_error *error) {
+    tamis_publish_args a = *args;
+    void *parameters[] = {&a, &limit};
+    return tamis_cuda_launch(cuda, TAMIS_CUDA_publish_smxx, grid_of_row_ctas(a.rows.count), stream,
+                             parameters, error);
+}
+
+tamis_status tamis_cuda_queue_expand(const tamis_cuda *cuda, const tamis_expand_args *args,
+                                     const int32_t *listed, int64_t limit, void *stream,
+                                     tamis_error *error) {
+    tamis_expand_args a = *args;
+    tamis_grid grid = grid_of_row_ctas(a.rows.count);
+    void *parameters[] = {&a, &listed, &limit};
+    grid.shared = 4;
+    while (grid.shared < a.width * 4) { /* the kernel sorts a power of two */
+        grid.shared *= 2;
+    }
+    return tamis_cuda_launch(cuda, TAMIS_CUDA_expand_smxx, grid, stream, parameters, error);
+}
+
+tamis_status tamis_cuda_queue_sparse_mqa_logits(const tamis_cuda *cuda,
+                                                const tamis_sparse_mqa_logits_args *args,
+                                                void *stream, tamis_error *error) {
+    tamis_sparse_mqa_logits_args a = *args;
+    void *parameters[] = {&a};
+    return tamis_cuda_launch(cuda, geometry(TAMIS_CUDA_sparse_mqa_logits_smxx_h32_d64, &a.query),
+                             grid_of_rows(cuda, a.rows.count), stream, parameters, error);
+}
+
+tamis_status tamis_cuda_queue_topk(const tamis_cuda *cuda, const tamis_topk_args *args,
+                                   int32_t gather, int64_t limit, void *stream,
+                                   tamis_error *error) {
+    tamis_topk_args a = *args;
+    void *parameters[] = {&a, &gather, &limit};
+    return tamis_cuda_launch(cuda, TAMIS_CUDA_topk_smxx, grid_of_row_ctas(a.rows.count), stream,
+                             parameters, error);
+}
+
+/* ---- public calls: check, queue ---- */
+
+#define CHECK_STAGE(name)                                                                          \
+    do {                                                                                           \
+        TAMIS_TRY(tamis_cuda_check_call(cuda, args, error));                                       \
+        TAMIS_TRY(tamis_check_##name(args, TAMIS_CHECK_DEVICE, error));                            \
+    } while (0)
+
+tamis_status tamis_cuda_q_prepare(const tamis_cuda *cuda, const tamis_q_prepare_args *args,
+                                  void *stream, tamis_error *error) {
+    CHECK_STAGE(q_prepare);
+    tamis_q_prepare_args a = *args;
+    void *parameters[] = {&a};
+    return tamis_cuda_launch(cuda, TAMIS_CUDA_q_prepare_smxx,
+                             grid_of_warps(cuda, a.tokens * a.heads), stream, parameters, error);
+}
+
+tamis_status tamis_cuda_k_insert(const tamis_cuda *cuda, const tamis_k_insert_args *args,
+                                 void *stream, tamis_error *error) {
+    CHECK_STAGE(k_insert);
+    tamis_k_insert_args a = *args;
+    void *parameters[] = {&a};
+    return tamis_cuda_launch(cuda, TAMIS_CUDA_k_insert_smxx, grid_of_warps(cuda, a.tokens), stream,
+                             parameters, error);
+}
+
+tamis_status tamis_cuda_k_gather(const tamis_cuda *cuda, const tamis_k_gather_args *args,
+                                 void *stream, tamis_error *error) {
+    CHECK_STAGE(k_gather);
+    tamis_k_gather_args a = *args;
+    void *parameters[] = {&a};
+    tamis_grid grid = {GATHER_CTAS_PER_INTERVAL, least(a.rows.count, MAX_GRID_Y), 0};
+    return tamis_cuda_launch(cuda, TAMIS_CUDA_k_gather_smxx, grid, stream, parameters, error);
+}
+
+tamis_status tamis_cuda_block_max(const tamis_cuda *cuda, const tamis_block_max_args *args,
+                                  void *stream, tamis_error *error) {
+    CHECK_STAGE(block_max);
+    tamis_block_max_args a = *args;
+    void *parameters[] = {&a};
+    return tamis_cuda_launch(cuda, TAMIS_CUDA_block_max_smxx, grid_of_rows(cuda, a.rows.count),
+                             stream, parameters, error);
+}
+
+tamis_status tamis_cuda_mqa_logits(const tamis_cuda *cuda, const tamis_mqa_logits_args *args,
+                                   void *stream, tamis_error *error) {
+    CHECK_STAGE(mqa_logits);
+    return tamis_cuda_queue_mqa_logits(cuda, args, 1, stream, error);
+}
+
+tamis_status tamis_cuda_publish(const tamis_cuda *cuda, const tamis_publish_args *args,
+                                void *stream, tamis_error *error) {
+    CHECK_STAGE(publish);
+    int64_t limit = least(args->block_max_stride * args->block_size, INT32_MAX);
+    return tamis_cuda_queue_publish(cuda, args, limit, stream, error);
+}
+
+tamis_status tamis_cuda_expand(const tamis_cuda *cuda, const tamis_expand_args *args, void *stream,
+                               tamis_error *error) {
+    CHECK_STAGE(expand);
+    return tamis_cuda_queue_expand(cuda, args, NULL, INT32_MAX, stream, error);
+}
+
+tamis_status tamis_cuda_sparse_mqa_logits(const tamis_cuda *cuda,
+                                          const tamis_sparse_mqa_logits_args *args, void *stream,
+                                          tamis_error *error) {
+    CHECK_STAGE(sparse_mqa_logits);
+    return tamis_cuda_queue_sparse_mqa_logits(cuda, args, stream, error);
+}
+
+tamis_status tamis_cuda_topk(const tamis_cuda *cuda, const tamis_topk_args *args, void *stream,
+                             tamis_error *error) {
+    CHECK_STAGE(topk);
+    return tamis_cuda_queue_topk(cuda, args, 0, INT32_MAX, stream, error);
+}

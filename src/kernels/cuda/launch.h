@@ -1,0 +1,43 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * launch.h: stages queued without checks, for calls composed of them. `limit` is the number of
+ * positions that K holds: lengths are clamped to it where the arguments carry no K.
+ */
+#ifndef TAMIS_CUDA_LAUNCH_H
+#define TAMIS_CUDA_LAUNCH_H
+
+#include "kernels/cuda/backend.h"
+
+typedef struct tamis_grid {
+    int64_t x, y;
+    int64_t shared; /* bytes of dynamic shared memory */
+} tamis_grid;
+
+/* Queues a kernel of kernels.inc. Nothing is queued when the grid is empty. */
+tamis_status tamis_cuda_launch(const tamis_cuda *cuda, int kernel, tamis_grid grid, void *stream,
+                               void **parameters, tamis_error *error);
+
+/* The object, the arguments, and that the current context is the object's. */
+tamis_status tamis_cuda_check_call(const tamis_cuda *cuda, const void *args, tamis_error *error);
+
+/* Positions that a row can see at most. */
+int64_t tamis_cuda_limit(const tamis_rows *rows, const tamis_k_cache *k);
+
+/* fill: logits past a row's length become -inf up to args->columns; else they keep what they hold.
+ */
+tamis_status tamis_cuda_queue_mqa_logits(const tamis_cuda *cuda, const tamis_mqa_logits_args *args,
+                                         int32_t fill, void *stream, tamis_error *error);
+tamis_status tamis_cuda_queue_publish(const tamis_cuda *cuda, const tamis_publish_args *args,
+                                      int64_t limit, void *stream, tamis_error *error);
+/* listed: candidates of each row that count, a device array; NULL: all. */
+tamis_status tamis_cuda_queue_expand(const tamis_cuda *cuda, const tamis_expand_args *args,
+                                     const int32_t *listed, int64_t limit, void *stream,
+                                     tamis_error *error);
+tamis_status tamis_cuda_queue_sparse_mqa_logits(const tamis_cuda *cuda,
+                                                const tamis_sparse_mqa_logits_args *args,
+                                                void *stream, tamis_error *error);
+/* gather: the score of a column lies at its position, not at the column. */
+tamis_status tamis_cuda_queue_topk(const tamis_cuda *cuda, const tamis_topk_args *args,
+                                   int32_t gather, int64_t limit, void *stream, tamis_error *error);
+
+#endif
