@@ -3,19 +3,20 @@
 # quiet.sh PROGRAM: no system call stands between a pair of getppid markers of `PROGRAM markers`.
 set -u
 program=$1
-command -v strace >/dev/null || { echo "SKIPPED: strace is not installed"; exit 77; }
 log=$(mktemp) || exit 1
 trap 'rm -f "$log" "$log.err"' EXIT
+"$program" counters >"$log" 2>&1
+if [ $? -eq 77 ]; then # before strace: a sanitizer does not run under it
+    cat "$log"
+    exit 77
+fi
+command -v strace >/dev/null || { echo "SKIPPED: strace is not installed"; exit 77; }
 if ! strace -o "$log" true 2>"$log.err"; then
     echo "SKIPPED: ptrace is refused: $(head -n 1 "$log.err")"
     exit 77
 fi
 strace -f -o "$log" "$program" markers >"$log.err" 2>&1
 status=$?
-if [ $status -eq 77 ]; then
-    cat "$log.err"
-    exit 77
-fi
 if [ $status -ne 0 ]; then
     cat "$log.err"
     echo "FAILED: $program exited with $status"
