@@ -49,21 +49,15 @@ int tamis_layer_is_dense(const tamis_layer *layer, int64_t r) {
             tamis_row_length(&layer->rows, r) <= pool);
 }
 
-/* Scores of all of row r: block maxima for a source, else the scores themselves. */
-static void score_all(const tamis_layer *layer, int64_t r, int maxima, float *out, int32_t ith,
-                      int32_t nth) {
+/* Scores of all of row r. */
+static void score_all(const tamis_layer *layer, int64_t r, float *out, int32_t ith, int32_t nth) {
     tamis_mqa_logits_args score = {0};
     score.numerics = layer->indexer->numerics;
     score.k = layer->args->k;
     score.rows = tamis_rows_at(&layer->rows, r);
     score.query = query_of(layer, r);
     score.logits_type = TAMIS_F32;
-    score.block_size = layer->block_size;
-    if (maxima) {
-        score.block_max = out;
-    } else {
-        score.logits = out;
-    }
+    score.logits = out;
     layer->indexer->backend.kernels.mqa_logits(&score, ith, nth);
 }
 
@@ -120,15 +114,52 @@ static void place(const tamis_layer *layer, int64_t r) {
     atomic_fetch_add_explicit(&layer->plan->totals.expanded, 1, memory_order_relaxed);
 }
 
-static void publish(const tamis_layer *layer, int64_t r, const float *maxima) {
-    tamis_publish_args publish = {0};
-    publish.block_size = layer->block_size;
-    publish.topk_blocks = layer->topk_blocks;
-    publish.rows = tamis_rows_at(&layer->rows, r);
-    publish.block_max = maxima;
-    publish.blocks = published(layer, r);
-    publish.counts = layer->plan->blocks_count + r;
-    layer->indexer->backend.kernels.publish(&publish, 0, 1);
+/* Row r as a source's arguments: what it publishes goes to the plan. */
+static tamis_source_args source_args(const tamis_layer *layer, int64_t r) {
+    tamis_source_args one = {0};
+    one.numerics = layer->indexer->numerics;
+    one.k = layer->args->k;
+    one.rows = tamis_rows_at(&layer->rows, r);
+    one.query = query_of(layer, r);
+    one.block_size = layer->block_size;
+    one.selection = selection_of(layer, r);
+    if (layer->role.role == TAMIS_ROLE_SOURCE) {
+        one.topk_blocks = layer->topk_blocks;
+        one.blocks = published(layer, r);
+        one.counts = layer->plan->blocks_count + r;
+    }
+    return one;
+}
+
+/* Scores lie in line `at`, the rest in what slice `own` has. */
+static tamis_source_work source_work(const tamis_layer *layer, int64_t at, int64_t own) {
+    const tamis_plan *plan = layer->plan;
+    tamis_source_work work;
+    uint8_t *base = plan->line + at * plan->line_bytes;
+    work.maxima = (float *)(void *)base;
+    work.scores = (float *)(void *)(base + plan->maxima_bytes);
+    work.capacity =
+        tamis_source_capacity(layer->topk_blocks, layer->selection.topk, layer->block_size);
+    work.list = (int32_t *)(void *)(plan->list + own * plan->list_bytes);
+    work.scratch = plan->scratch + own * plan->scratch_bytes;
+    return work;
+}
+
+static void score_source(const tamis_layer *layer, int64_t r, int64_t at, int32_t ith,
+                         int32_t nth) {
+    tamis_source_args one = source_args(layer, r);
+    tamis_source_work work = source_work(layer, at, 0);
+    tamis_source_score_row(&layer->indexer->backend.kernels, &one, &work, ith, nth);
+}
+
+/* From scores to outputs; published blocks are placed, and copied out when asked. */
+static void finish_source(const tamis_layer *layer, int64_t r, int64_t at, int64_t own) {
+    tamis_source_args one = source_args(layer, r);
+    tamis_source_work work = source_work(layer, at, own);
+    tamis_source_finish_row(&layer->indexer->backend.kernels, &one, &work);
+    if (layer->role.role != TAMIS_ROLE_SOURCE) {
+        return;
+    }
     place(layer, r);
     if (layer->args->blocks) {
         memcpy(layer->args->blocks + layer->step->token[r] * layer->args->blocks_stride,
@@ -136,61 +167,15 @@ static void publish(const tamis_layer *layer, int64_t r, const float *maxima) {
     }
 }
 
-/* The source's own selection from a list of its own: the best topk + 1 blocks (docs/numerics.md).
- */
-static void select_own_list(const tamis_layer *layer, int64_t r, const float *maxima, int32_t own) {
-    tamis_plan *plan = layer->plan;
-    int32_t *list = (int32_t *)(void *)(plan->list + own * plan->list_bytes);
-    tamis_publish_args best = {0};
-    best.block_size = layer->block_size;
-    best.topk_blocks = layer->selection.topk + 1;
-    best.rows = tamis_rows_at(&layer->rows, r);
-    best.block_max = maxima;
-    best.blocks = list;
-    layer->indexer->backend.kernels.publish(&best, 0, 1);
-    tamis_consume_args consume = {0};
-    consume.numerics = layer->indexer->numerics;
-    consume.k = layer->args->k;
-    consume.rows = tamis_rows_at(&layer->rows, r);
-    consume.query = query_of(layer, r);
-    consume.block_size = layer->block_size;
-    consume.width = best.topk_blocks;
-    consume.blocks = list;
-    consume.selection = selection_of(layer, r);
-    consume.workspace = plan->scratch + own * plan->scratch_bytes;
-    layer->indexer->backend.kernels.consume(&consume, 0, 1);
-}
-
-/* From block maxima to outputs. */
-static void finish_source(const tamis_layer *layer, int64_t r, const float *maxima, int32_t own) {
-    if (layer->role.role == TAMIS_ROLE_SOURCE) {
-        publish(layer, r, maxima);
-        if (layer->topk_blocks > layer->selection.topk) {
-            score_pool(layer, r, scratch(layer, own), 0, 1);
-            select_pool(layer, r, scratch(layer, own));
-            return;
-        }
-    }
-    select_own_list(layer, r, maxima, own);
-}
-
-/* A row that sees nothing: no query is read, all outputs are their tails. */
-static int finish_empty(const tamis_layer *layer, int64_t r) {
-    if (tamis_row_length(&layer->rows, r) > 0) {
-        return 0;
-    }
-    if (layer->role.role == TAMIS_ROLE_SOURCE) {
-        publish(layer, r, line(layer, 0));
-    }
-    select_from(layer, r, line(layer, 0), 0, NULL);
-    return 1;
+static int is_empty(const tamis_layer *layer, int64_t r) {
+    return tamis_row_length(&layer->rows, r) == 0;
 }
 
 void tamis_layer_source_row(const tamis_layer *layer, int64_t r, int32_t own) {
-    if (!finish_empty(layer, r)) {
-        score_all(layer, r, 1, line(layer, own), 0, 1);
-        finish_source(layer, r, line(layer, own), own);
+    if (!is_empty(layer, r)) {
+        score_source(layer, r, own, 0, 1);
     }
+    finish_source(layer, r, own, own);
 }
 
 /* Masks the scores of all of row r by its published blocks, and selects. */
@@ -210,11 +195,10 @@ static void count_route(const tamis_layer *layer, int dense) {
 void tamis_layer_consumer_row(const tamis_layer *layer, int64_t r, int32_t own) {
     int dense = tamis_layer_is_dense(layer, r);
     count_route(layer, dense);
-    if (finish_empty(layer, r)) {
-        return;
-    }
-    if (dense) {
-        score_all(layer, r, 0, line(layer, own), 0, 1);
+    if (is_empty(layer, r)) {
+        select_from(layer, r, line(layer, own), 0, NULL);
+    } else if (dense) {
+        score_all(layer, r, line(layer, own), 0, 1);
         finish_dense(layer, r, line(layer, own));
     } else {
         score_pool(layer, r, scratch(layer, own), 0, 1);
@@ -223,28 +207,27 @@ void tamis_layer_consumer_row(const tamis_layer *layer, int64_t r, int32_t own) 
 }
 
 void tamis_layer_score_row(const tamis_layer *layer, int64_t r, int32_t ith, int32_t nth) {
-    int consumer = layer->role.role == TAMIS_ROLE_CONSUMER;
-    if (tamis_row_length(&layer->rows, r) == 0) {
+    if (is_empty(layer, r)) {
         return;
     }
-    if (!consumer || tamis_layer_is_dense(layer, r)) {
-        score_all(layer, r, !consumer, line(layer, r), ith, nth);
+    if (layer->role.role != TAMIS_ROLE_CONSUMER) {
+        score_source(layer, r, r, ith, nth);
+    } else if (tamis_layer_is_dense(layer, r)) {
+        score_all(layer, r, line(layer, r), ith, nth);
     } else {
         score_pool(layer, r, scratch(layer, r), ith, nth);
     }
 }
 
 void tamis_layer_merge_row(const tamis_layer *layer, int64_t r) {
-    int consumer = layer->role.role == TAMIS_ROLE_CONSUMER;
-    int dense = consumer && tamis_layer_is_dense(layer, r);
-    if (consumer) {
-        count_route(layer, dense);
-    }
-    if (finish_empty(layer, r)) {
+    if (layer->role.role != TAMIS_ROLE_CONSUMER) {
+        finish_source(layer, r, r, r);
         return;
     }
-    if (!consumer) {
-        finish_source(layer, r, line(layer, r), (int32_t)r);
+    int dense = tamis_layer_is_dense(layer, r);
+    count_route(layer, dense);
+    if (is_empty(layer, r)) {
+        select_from(layer, r, line(layer, r), 0, NULL);
     } else if (dense) {
         finish_dense(layer, r, line(layer, r));
     } else {

@@ -75,8 +75,10 @@ tamis_status tamis_check_k_insert(const tamis_k_insert_args *a, int flags, tamis
     TAMIS_TRY(tamis_check_stride(a->tokens, a->x_stride, a->k.head_dim, "args.x_stride", error));
     int64_t slots = a->k.size * (a->k.layout == TAMIS_K_MXFP4_PAGE ? a->k.page_size : 1);
     for (int64_t t = 0; t < a->tokens && !(flags & TAMIS_CHECK_DEVICE); t++) {
-        TAMIS_NEED(a->slots[t] < slots, TAMIS_ERROR_LENGTH, "args.slots",
-                   "slots that the cache has", a->slots[t]);
+        if (a->slots[t] >= slots) {
+            return tamis_fail_at(error, TAMIS_ERROR_LENGTH, "args.slots", t,
+                                 "slots that the cache has", a->slots[t]);
+        }
     }
     return TAMIS_OK;
 }
@@ -101,8 +103,10 @@ tamis_status tamis_check_k_gather(const tamis_k_gather_args *a, int flags, tamis
                                  "args.scales_stride", error));
     for (int64_t i = 0; i < a->rows.count && !(flags & TAMIS_CHECK_DEVICE); i++) {
         int64_t length = tamis_row_length(&a->rows, i);
-        TAMIS_NEED(a->start[i] >= 0 && a->start[i] <= a->size - length, TAMIS_ERROR_LENGTH,
-                   "args.start", "room for its interval in the destination", a->start[i]);
+        if (a->start[i] < 0 || a->start[i] > a->size - length) {
+            return tamis_fail_at(error, TAMIS_ERROR_LENGTH, "args.start", i,
+                                 "room for its interval in the destination", a->start[i]);
+        }
     }
     return TAMIS_OK;
 }
@@ -218,9 +222,8 @@ tamis_status tamis_check_expand(const tamis_expand_args *a, int flags, tamis_err
                "0 .. 4096", a->width);
     TAMIS_TRY(tamis_check_intervals(&a->rows, flags, error));
     int64_t out = a->width * (a->candidate_size / a->block_size);
-    int empty = a->rows.count == 0 || a->width == 0;
-    TAMIS_NEED_POINTER(a->candidates || empty, "args.candidates");
-    TAMIS_NEED_POINTER(a->blocks || empty, "args.blocks");
+    TAMIS_NEED_POINTER(a->candidates || a->rows.count == 0, "args.candidates");
+    TAMIS_NEED_POINTER(a->blocks || a->rows.count == 0, "args.blocks");
     TAMIS_TRY(tamis_check_stride(a->rows.count, a->candidates_stride, a->width,
                                  "args.candidates_stride", error));
     return tamis_check_stride(a->rows.count, a->blocks_stride, out, "args.blocks_stride", error);
@@ -262,9 +265,8 @@ tamis_status tamis_check_sparse_mqa_logits(const tamis_sparse_mqa_logits_args *a
     TAMIS_TRY(tamis_check_type(a->logits_type, "args.logits_type", error));
     TAMIS_NEED(a->width >= 0 && a->width <= 65536, TAMIS_ERROR_ARGUMENT, "args.width", "0 .. 65536",
                a->width);
-    int empty = a->rows.count == 0 || a->width == 0;
-    TAMIS_NEED_POINTER(a->blocks || empty, "args.blocks");
-    TAMIS_NEED_POINTER(a->logits || empty, "args.logits");
+    TAMIS_NEED_POINTER(a->blocks || a->rows.count == 0, "args.blocks");
+    TAMIS_NEED_POINTER(a->logits || a->rows.count == 0, "args.logits");
     TAMIS_TRY(tamis_check_counts(a->counts, a->rows.count, a->width, flags, "args.counts", error));
     TAMIS_TRY(
         tamis_check_stride(a->rows.count, a->blocks_stride, a->width, "args.blocks_stride", error));
@@ -311,7 +313,7 @@ tamis_status tamis_check_topk(const tamis_topk_args *a, int flags, tamis_error *
         TAMIS_TRY(tamis_check_intervals(&a->rows, flags, error));
     }
     TAMIS_NEED(a->rows.count >= 0, TAMIS_ERROR_ARGUMENT, "rows.count", "0 or more", a->rows.count);
-    TAMIS_NEED_POINTER(a->logits || a->rows.count == 0 || a->width == 0, "args.logits");
+    TAMIS_NEED_POINTER(a->logits || a->rows.count == 0, "args.logits");
     TAMIS_TRY(
         tamis_check_stride(a->rows.count, a->logits_stride, a->width, "args.logits_stride", error));
     TAMIS_TRY(
@@ -334,7 +336,7 @@ static tamis_status check_lists(const tamis_k_cache *k, const tamis_rows *rows, 
     TAMIS_TRY(check_paged_blocks(k, block_size, error));
     TAMIS_NEED(width >= 0 && width <= TAMIS_MAX_BLOCKS, TAMIS_ERROR_ARGUMENT, "args.width",
                "0 .. 4096", width);
-    TAMIS_NEED_POINTER(blocks || rows->count == 0 || width == 0, "args.blocks");
+    TAMIS_NEED_POINTER(blocks || rows->count == 0, "args.blocks");
     TAMIS_TRY(tamis_check_stride(rows->count, stride, width, "args.blocks_stride", error));
     return tamis_check_counts(counts, rows->count, width, flags, "args.counts", error);
 }

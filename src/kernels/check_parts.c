@@ -47,9 +47,8 @@ tamis_status tamis_check_stride(int64_t rows, int64_t stride, int64_t width, con
     return TAMIS_OK;
 }
 
-/* Fails about element r of an array. */
-static tamis_status fail_at(tamis_error *error, tamis_status status, const char *array, int64_t r,
-                            const char *required, int64_t found) {
+tamis_status tamis_fail_at(tamis_error *error, tamis_status status, const char *array, int64_t r,
+                           const char *required, int64_t found) {
     char argument[60];
     snprintf(argument, sizeof argument, "%s[%lld]", array, (long long)r);
     return tamis_fail(error, status, argument, required, "%lld", (long long)found);
@@ -60,7 +59,7 @@ static tamis_status fail_range(tamis_error *error, tamis_status status, const ch
                                int64_t r, int64_t low, int64_t high, int64_t found) {
     char required[60];
     snprintf(required, sizeof required, "%lld .. %lld", (long long)low, (long long)high);
-    return fail_at(error, status, array, r, required, found);
+    return tamis_fail_at(error, status, array, r, required, found);
 }
 
 tamis_status tamis_check_intervals(const tamis_rows *rows, int flags, tamis_error *error) {
@@ -68,10 +67,10 @@ tamis_status tamis_check_intervals(const tamis_rows *rows, int flags, tamis_erro
     TAMIS_NEED_POINTER(rows->ke || rows->count == 0, "rows.ke");
     for (int64_t r = 0; r < rows->count && !(flags & TAMIS_CHECK_DEVICE); r++) {
         if (rows->ks && rows->ks[r] < 0) {
-            return fail_at(error, TAMIS_ERROR_LENGTH, "rows.ks", r, "0 or more", rows->ks[r]);
+            return tamis_fail_at(error, TAMIS_ERROR_LENGTH, "rows.ks", r, "0 or more", rows->ks[r]);
         }
         if (rows->ke[r] < 0) {
-            return fail_at(error, TAMIS_ERROR_LENGTH, "rows.ke", r, "0 or more", rows->ke[r]);
+            return tamis_fail_at(error, TAMIS_ERROR_LENGTH, "rows.ke", r, "0 or more", rows->ke[r]);
         }
     }
     return TAMIS_OK;

@@ -18,6 +18,10 @@
         }                                                                                          \
     } while (0)
 
+/* Fails about element r of an array: "rows.ke[3]". */
+tamis_status tamis_fail_at(tamis_error *error, tamis_status status, const char *array, int64_t r,
+                           const char *required, int64_t found);
+
 tamis_status tamis_check_type(int32_t type, const char *name, tamis_error *error);
 tamis_status tamis_check_geometry(int32_t heads, int32_t head_dim, const char *heads_name,
                                   const char *head_dim_name, tamis_error *error);

@@ -10,6 +10,7 @@
 
 #include "fail.h"
 #include "indexer/indexer.h"
+#include "indexer/levels.h"
 #include "kernels/kernels.h"
 #include "plan/plan.h"
 
@@ -66,18 +67,24 @@ static int64_t longest_row(const tamis_model *model, const tamis_plan_limits *li
     return longest;
 }
 
-/* A row's line holds its block maxima; on the dense route its scores, padded to a block. */
+static int64_t maxima_bytes(const tamis_plan_shape *shape, const tamis_plan_limits *limits) {
+    int32_t size = tamis_model_block_size(shape->model);
+    return tamis_round_up((longest_row(shape->model, limits) + size - 1) / size * 4, 64);
+}
+
+/* A row's line holds what a source needs, or its scores on the dense route, padded to a block. */
 static int64_t line_bytes(const tamis_plan_shape *shape, const tamis_plan_limits *limits) {
     int32_t size = tamis_model_block_size(shape->model);
-    int64_t longest = longest_row(shape->model, limits);
-    int64_t scores = 0, maxima = (longest + size - 1) / size;
+    int32_t blocks = tamis_model_topk_blocks(shape->model);
+    int64_t longest = longest_row(shape->model, limits), scores = 0, pool = (int64_t)blocks * size;
+    int64_t kept = tamis_source_capacity(blocks, shape->model->index_topk, size);
+    int64_t source = maxima_bytes(shape, limits) + kept * 4;
     if (shape->sparse_logits == TAMIS_SPARSE_OFF) {
         scores = longest + size;
     } else if (shape->sparse_logits == TAMIS_SPARSE_AUTO) {
-        int64_t pool = (int64_t)tamis_model_topk_blocks(shape->model) * size;
         scores = (pool < longest ? pool : longest) + size;
     }
-    return tamis_round_up((scores > maxima ? scores : maxima) * 4, 64);
+    return tamis_round_up(scores * 4 > source ? scores * 4 : source, 64);
 }
 
 /* Takes `bytes` from the memory at *at, or only counts where memory is NULL. */
@@ -104,6 +111,7 @@ static int64_t lay_out(const tamis_plan_shape *shape, const tamis_plan_limits *l
     plan->blocks = take(memory, &at, rows * blocks * 4);
     plan->blocks_count = take(memory, &at, rows * 4);
     plan->placed = take(memory, &at, rows * blocks * 4);
+    plan->maxima_bytes = maxima_bytes(shape, limits);
     plan->line_bytes = line_bytes(shape, limits);
     plan->line = take(memory, &at, threads * plan->line_bytes);
     plan->list_bytes = tamis_round_up(own * 4, 64);

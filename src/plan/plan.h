@@ -53,8 +53,9 @@ struct tamis_plan {
     int32_t *blocks;       /* [max_rows][topk_blocks] published ids, -1 tail */
     int32_t *blocks_count; /* [max_rows] */
     int32_t *placed;       /* [max_rows][topk_blocks] PAGE: physical blocks; else anchored ids */
-    uint8_t *line;         /* [threads][line_bytes] block maxima or, dense, scores of one row */
-    int64_t line_bytes;
+    uint8_t *line; /* [threads][line_bytes] block maxima and kept scores of one row, or, on the
+                      dense route, all its scores */
+    int64_t line_bytes, maxima_bytes;
     uint8_t *scratch; /* [threads][scratch_bytes] of one slice's consume */
     int64_t scratch_bytes;
     uint8_t *list; /* [threads][list_bytes] blocks of a source's own selection */
