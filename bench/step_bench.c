@@ -65,7 +65,7 @@ static tamis_indexer *make_indexer(void) {
 
 static tamis_plan *make_plan(const tamis_indexer *indexer) {
     tamis_plan_limits limits;
-    tamis_plan *plan;
+    tamis_plan *plan = NULL;
     tamis_error error;
     tamis_plan_limits_default(&limits);
     limits.max_requests = REQUESTS;

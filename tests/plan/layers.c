@@ -159,6 +159,10 @@ int layers_selects(int32_t layer) {
            (layer >= LAYER_CONSUMER && layer < LAYER_CONSUMER + CONSUMERS);
 }
 
+int layers_consumes(const layers *l, int32_t layer) {
+    return layer >= LAYER_CONSUMER && l->shape.topk_blocks > 0;
+}
+
 static void make_model(layers *l) {
     static const int32_t kv[] = {LAYER_FULL, LAYER_SOURCE};
     static const int32_t index[] = {LAYER_FULL,         LAYER_SOURCE,       LAYER_CONSUMER,
@@ -175,7 +179,7 @@ static void make_model(layers *l) {
                              .index_source_layer_ids = index,
                              .num_kv_sources = COUNT(kv),
                              .num_index_sources = COUNT(index),
-                             .candidate_source_layer_id = LAYER_SOURCE,
+                             .candidate_source_layer_id = s->topk_blocks ? LAYER_SOURCE : -1,
                              .candidate_topk_blocks = s->topk_blocks,
                              .candidate_block_size = s->block,
                              .index_n_heads = s->heads,
@@ -280,7 +284,7 @@ outcome outcome_make(const layers *l, int32_t layer, int64_t rows) {
     o.selection.slots = fresh(rows * o.selection.slots_stride * 8);
     o.selection.scores = fresh(rows * o.selection.scores_stride * 4);
     o.selection.counts = fresh(rows * 4);
-    if (layer == LAYER_SOURCE) {
+    if (layer == LAYER_SOURCE && l->shape.topk_blocks > 0) {
         o.blocks_stride = l->shape.topk_blocks + 5;
         o.blocks = fresh(rows * o.blocks_stride * 4);
     }
@@ -329,7 +333,7 @@ static void do_job(job *j, way how) {
 void layers_run(tamis_plan *plan, const tamis_step *step, const layers *l, int32_t layer, way how,
                 const outcome *out) {
     tamis_layer_args args = layers_args(l, layer, out);
-    job j = {layer >= LAYER_CONSUMER ? tamis_consumer_run : tamis_source_run, plan, step, &args};
+    job j = {layers_consumes(l, layer) ? tamis_consumer_run : tamis_source_run, plan, step, &args};
     if (how.split) {
         j.call = tamis_layer_score;
         do_job(&j, how);
@@ -384,7 +388,7 @@ static void expect_token(const layers *l, int32_t layer, int64_t i, int64_t t, o
     int32_t *out = o->selection.positions + token * o->selection.positions_stride;
     int32_t blocks[TAMIS_MAX_BLOCKS];
     float *scores = token_scores(l, layer, i, t, &visible);
-    if (layer >= LAYER_CONSUMER) {
+    if (layers_consumes(l, layer)) {
         float *above = token_scores(l, LAYER_SOURCE, i, t, &visible);
         int64_t width = oracle_publish(above, visible, s->block, s->topk_blocks, blocks);
         count = oracle_consume(scores, visible, s->block, blocks, width, s->topk, out);

@@ -24,9 +24,9 @@ enum {
 };
 
 typedef struct shape {
-    int32_t layout, page_size; /* page_size 0 without pages */
-    int32_t heads, dim, topk, topk_blocks, block, source_ratio;
-    int32_t numerics; /* TAMIS_NUMERICS_EXACT or _BF16 */
+    int32_t layout, page_size;                                  /* page_size 0 without pages */
+    int32_t heads, dim, topk, topk_blocks, block, source_ratio; /* topk_blocks 0: one level */
+    int32_t numerics;                                           /* TAMIS_NUMERICS_EXACT or _BF16 */
 } shape;
 
 /* Requests by (context, new tokens). */
@@ -84,6 +84,7 @@ tamis_plan *layers_plan(const layers *l, const tamis_indexer *indexer, int32_t t
 tamis_step layers_step(tamis_plan *plan, const tamis_batch *batch);
 
 int layers_selects(int32_t layer);
+int layers_consumes(const layers *l, int32_t layer);
 tamis_layer_args layers_args(const layers *l, int32_t layer, const outcome *out);
 
 outcome outcome_make(const layers *l, int32_t layer, int64_t rows);

@@ -129,6 +129,54 @@ void plan_lengths_around_the_pool(void **state) {
     }
 }
 
+/* Without the candidate keys every layer that selects is full, those after the source's too. */
+void plan_one_level(void **state) {
+    (void)state;
+    for (int i = 0; i < COUNT(shapes); i++) {
+        shape s = shapes[i];
+        s.topk_blocks = s.block = 0;
+        prepare(s, mixed, COUNT(mixed), i, 100 + (uint64_t)i);
+        now.sparse_logits = i % 3;
+        each_tier(briefly);
+        release();
+    }
+}
+
+/* Every subset of the outputs, none among them: what is asked for is the same. */
+static void in_subsets(const char *tier) {
+    tamis_indexer *indexer = layers_indexer(now.l, tier, now.sparse_logits);
+    tamis_plan *plan = layers_plan(now.l, indexer, 80, now.rows);
+    for (int subset = 0; subset < 32; subset++) {
+        tamis_step step = layers_step(plan, &now.l->batch);
+        for (int32_t layer = 0; layer < LAYERS; layer++) {
+            if (!layers_selects(layer)) {
+                continue;
+            }
+            outcome got = outcome_make(now.l, layer, now.rows);
+            got.selection.positions = subset & 1 ? got.selection.positions : NULL;
+            got.selection.slots = subset & 2 ? got.selection.slots : NULL;
+            got.selection.scores = subset & 4 ? got.selection.scores : NULL;
+            got.selection.counts = subset & 8 ? got.selection.counts : NULL;
+            got.blocks = subset & 16 ? got.blocks : NULL;
+            got.selection.topk = subset & 1 ? 0 : got.selection.topk; /* 0: the model's */
+            layers_run(plan, &step, now.l, layer, (way){2 + subset, subset % 2, NULL}, &got);
+            outcome_same(&got, &now.want[layer], tier);
+        }
+    }
+    tamis_indexer_destroy(indexer);
+}
+
+void plan_some_outputs(void **state) {
+    static const request few[] = {{150, 1}, {203, 4}, {96, 20}};
+    (void)state;
+    for (int i = 0; i < 6; i++) {
+        prepare(shapes[i], few, COUNT(few), 0, 110 + (uint64_t)i);
+        now.sparse_logits = i % 3;
+        each_tier(in_subsets);
+        release();
+    }
+}
+
 static void in_slices(const char *tier) {
     static const int32_t slices[] = {1, 2, 3, 8, 79};
     for (int i = 0; i < COUNT(slices); i++) {
