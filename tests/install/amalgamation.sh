@@ -51,6 +51,7 @@ for compiler in gcc clang; do
         continue
     fi
     ran=$ran$compiler
+    [ $compiler = clang ] || agrees gcc -O3 -flto # clang's needs a linker of its own
     agrees $compiler -O3
     agrees $compiler -O2 -std=c11
     agrees $compiler -O3 -march=native

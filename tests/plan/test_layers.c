@@ -12,6 +12,8 @@ static const shape shapes[] = {
     {TAMIS_K_MXFP4_PAGE, 64, 4, 64, 40, 6, 8, 1, TAMIS_NUMERICS_EXACT},
     {TAMIS_K_MXFP4_PAGE, 48, 8, 64, 12, 13, 16, 2, TAMIS_NUMERICS_BF16},
     {TAMIS_K_MXFP4_PAGE, 32, 12, 128, 60, 5, 16, 1, TAMIS_NUMERICS_EXACT},
+    {TAMIS_K_MXFP4_PAGE, 16, 4, 64, 4, 4, 8, 1,
+     TAMIS_NUMERICS_EXACT}, /* the pinned block's place */
     {TAMIS_K_MXFP4_SPLIT, 0, 4, 64, 16, 24, 8, 1, TAMIS_NUMERICS_EXACT},
     {TAMIS_K_MXFP4_SPLIT, 0, 4, 128, 40, 6, 8, 2, TAMIS_NUMERICS_BF16},
     {TAMIS_K_MXFP4_ROW, 0, 4, 64, 12, 13, 16, 1, TAMIS_NUMERICS_EXACT},
@@ -80,12 +82,12 @@ static void on_shapes(int32_t first, int32_t last, int32_t sparse_logits) {
 
 void plan_pages(void **state) {
     (void)state;
-    on_shapes(0, 4, TAMIS_SPARSE_ON);
+    on_shapes(0, 5, TAMIS_SPARSE_ON);
 }
 
 void plan_split_and_row(void **state) {
     (void)state;
-    on_shapes(4, COUNT(shapes), TAMIS_SPARSE_ON);
+    on_shapes(5, COUNT(shapes), TAMIS_SPARSE_ON);
 }
 
 void plan_dense(void **state) {

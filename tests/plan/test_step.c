@@ -34,7 +34,7 @@ static int64_t rows_of(const tamis_batch *b, int64_t threshold, row *out, int64_
 static void check_arrays(const tamis_batch *b, const tamis_step *step, int64_t threshold,
                          int paged) {
     row *want = fresh((b->tokens + b->padded_rows) * (int64_t)sizeof *want);
-    int64_t decode, n = rows_of(b, threshold, want, &decode), longest[2] = {0, 0};
+    int64_t decode = 0, n = rows_of(b, threshold, want, &decode), longest[2] = {0, 0};
     assert_int_equal(step->counts->rows, n);
     assert_int_equal(step->counts->decode_rows, decode);
     assert_int_equal(step->counts->prefill_rows, b->tokens - decode);
