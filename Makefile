@@ -33,8 +33,8 @@ run: configure ## the main job: both levels on a real trace, then checked by the
 test: build ## build and run all tests
 	@tools/run-tests.sh $(BUILD)
 
-test-gpu: ## tests of the CUDA backend
-	@echo "SKIPPED: test-gpu: this version has no CUDA backend"
+test-gpu: ## tests of the CUDA backend, on a machine with an NVIDIA GPU
+	@tools/gpu-test.sh
 
 asan: setup ## all tests under AddressSanitizer and UndefinedBehaviorSanitizer
 	@cmake -S . -B build-asan -G Ninja -DCMAKE_BUILD_TYPE=RelWithDebInfo \

@@ -385,6 +385,14 @@ AT(tamis_kv_layout, alignment, 16)
 AT(tamis_kv_layout, bytes_per_block, 24)
 AT(tamis_kv_layout, overhead_ppm, 32)
 
+SIZE(tamis_cuda_device, 120)
+AT(tamis_cuda_device, name, 0)
+AT(tamis_cuda_device, major, 96)
+AT(tamis_cuda_device, minor, 100)
+AT(tamis_cuda_device, multiprocessors, 104)
+AT(tamis_cuda_device, supported, 108)
+AT(tamis_cuda_device, memory_bytes, 112)
+
 /* clang-format on */
 
 /* _default() sets struct_size to what this program was compiled with. */

@@ -68,6 +68,14 @@ void *guard_map(guard_arena *arena, int64_t bytes, int64_t align, int side, guar
     return m->body.base + (inside - bytes) / align * align;
 }
 
+int64_t guard_count(const guard_arena *arena) {
+    return arena->count;
+}
+
+guard_body guard_at(const guard_arena *arena, int64_t i) {
+    return arena->mappings[i].body;
+}
+
 void guard_seal(guard_arena *arena) {
     for (int64_t i = 0; i < arena->count; i++) {
         guard_body body = arena->mappings[i].body;

@@ -29,6 +29,9 @@ void guard_free(guard_arena *arena); /* unmaps everything */
  * holds random bits. body may be NULL.
  */
 void *guard_map(guard_arena *arena, int64_t bytes, int64_t align, int side, guard_body *body);
+/* How many buffers were mapped so far, and the body of one. */
+int64_t guard_count(const guard_arena *arena);
+guard_body guard_at(const guard_arena *arena, int64_t i);
 /* Makes everything mapped so far read-only. */
 void guard_seal(guard_arena *arena);
 

@@ -47,6 +47,12 @@ __device__ inline void store_row(const float (&x)[GROUPS], uint8_t *codes, uint8
     }
 }
 
+/* w * scale. A NaN keeps its payload, quieted, as CPUs have it. */
+__device__ inline float scaled(float w, float scale) {
+    return tamis_is_nan(w) ? __uint_as_float(__float_as_uint(w) | 0x00400000u)
+                           : __fmul_rn(w, scale);
+}
+
 template <int GROUPS> __device__ inline void q_prepare(const tamis_q_prepare_args &a) {
     const int lane = threadIdx.x & 31, warps = blockDim.x / 32;
     const float scale = (float)(1.0 / sqrt((double)a.head_dim * a.heads));
@@ -66,7 +72,7 @@ template <int GROUPS> __device__ inline void q_prepare(const tamis_q_prepare_arg
             float w =
                 tamis_load_float(a.weights_in, a.weights_in_type, t * a.weights_in_stride + h);
             tamis_store_float(a.weights_out, a.weights_out_type, t * a.weights_out_stride + h,
-                              __fmul_rn(w, scale));
+                              scaled(w, scale));
         }
     }
 }

@@ -1,0 +1,99 @@
+#!/bin/sh
+# SPDX-License-Identifier: MIT
+# gpu-test.sh [BUILD_DIR]: builds for this machine's GPU, holds every CUDA stage to the CPU's ref, and
+# runs compute-sanitizer's four tools over a part of the cases. Prints a table and one closing line.
+# Without a GPU or nvcc it says SKIPPED and why, and succeeds. Needs no network: packages that the
+# machine lacks come from .carry/ (tools/gpu-pack.sh).
+set -eu
+root=$(cd "$(dirname "$0")/.." && pwd)
+build=${1:-$root/build-gpu}
+jobs=$(nproc)
+stages="q_prepare k_insert k_gather mqa_logits block_max publish expand sparse_mqa_logits topk consume source dense"
+PATH=$PATH:/usr/local/cuda/bin
+
+skip() {
+    echo "SKIPPED: test-gpu: $1"
+    exit 0
+}
+command -v nvidia-smi >/dev/null 2>&1 && nvidia-smi -L 2>/dev/null | grep -q '^GPU' || skip "no NVIDIA GPU on this machine"
+command -v nvcc >/dev/null 2>&1 || skip "no nvcc on this machine"
+
+if ! pkg-config --exists jansson cmocka 2>/dev/null && ls "$root"/.carry/*.deb >/dev/null 2>&1; then
+    carry=$build/carry
+    mkdir -p "$carry"
+    for package in "$root"/.carry/*.deb; do
+        dpkg -x "$package" "$carry"
+    done
+    libs=$(dirname "$(find "$carry" -name 'libjansson.so' | head -n 1)")
+    export PATH="$carry/usr/bin:$PATH" LD_LIBRARY_PATH="$libs:${LD_LIBRARY_PATH:-}"
+    export PKG_CONFIG_PATH="$libs/pkgconfig"
+    sed -i "s|^prefix=/usr|prefix=$carry/usr|; s|=/usr/|=$carry/usr/|" "$PKG_CONFIG_PATH"/*.pc
+fi
+
+nvidia-smi --query-gpu=name,compute_cap,driver_version --format=csv,noheader
+nvcc --version | sed -n 's/.*release/nvcc/p'
+cmake -S "$root" -B "$build" -G Ninja -DTAMIS_CUDA=on >"$build.log" 2>&1 || {
+    cat "$build.log"
+    exit 1
+}
+rm -f "$build.log"
+started=$(date +%s)
+cmake --build "$build" -j "$jobs" --target gpu_harness gpu_hostile gpu_properties >"$build/build.txt" 2>&1 || {
+    tail -n 40 "$build/build.txt"
+    exit 1
+}
+echo "built in $(($(date +%s) - started)) s"
+
+status=0
+"$root/tools/run-tests.sh" "$build" -L '^gpu$' -j 8 >"$build/tests.txt" 2>&1 || status=1
+grep -E '^ *[0-9]+/[0-9]+ Test|^skipped:|FAILED|during:' "$build/tests.txt" | sed 's/^ *[0-9]*\/[0-9]* Test *#[0-9]*: //'
+if [ $status -ne 0 ]; then
+    grep -vE '^ *[0-9]+/[0-9]+ Test|^ +Start' "$build/tests.txt" | head -n 60
+fi
+tests=$(tail -n 1 "$build/tests.txt")
+for program in live_length errors; do
+    "$build/tests/cuda/gpu_properties" "$program" || status=1
+done
+
+# One tool over every stage, several at once. A machine may refuse the tools: that is said, not hidden.
+sanitize() {
+    tool=$1
+    folder=$build/$tool
+    mkdir -p "$folder"
+    if ! timeout 120 compute-sanitizer --tool "$tool" "$build/tests/cuda/gpu_harness" block_max few \
+        >"$folder/probe.log" 2>&1 && grep -qiE 'not supported|LibraryNotLoaded|Unable to' "$folder/probe.log"; then
+        echo "$tool: SKIPPED: $(grep -iE 'not supported|LibraryNotLoaded|Unable to' "$folder/probe.log" | head -n 1)"
+        sanitized="$sanitized, $tool skipped"
+        return
+    fi
+    for name in $stages levels stages; do
+        case $name in
+        levels | stages) echo "gpu_hostile $name" ;;
+        *) echo "gpu_harness $name few" ;;
+        esac
+    done | xargs -P 6 -I@ sh -c "set -- @; timeout 240 compute-sanitizer --tool $tool --error-exitcode 9 \
+        '$build/tests/cuda/'@ >'$folder/'\$2.txt 2>&1 || echo \$2" >"$folder/failed"
+    if [ -s "$folder/failed" ]; then
+        status=1
+        echo "$tool: FAILED: $(tr '\n' ' ' <"$folder/failed")"
+        first=$(head -n 1 "$folder/failed")
+        head -n 30 "$folder/$first.txt"
+        sanitized="$sanitized, $tool failed"
+    else
+        echo "$tool: $(cat "$folder"/*.txt | grep -cE 'ERROR SUMMARY: 0 errors|RACECHECK SUMMARY: 0 hazards') programs clean"
+        sanitized="$sanitized, $tool clean"
+    fi
+}
+sanitized=
+if command -v compute-sanitizer >/dev/null 2>&1; then
+    for tool in memcheck racecheck synccheck initcheck; do
+        sanitize $tool
+    done
+else
+    sanitized=", no compute-sanitizer"
+fi
+
+verdict=green
+[ $status -eq 0 ] || verdict=FAILED
+echo "test-gpu: $verdict: $tests$sanitized, $(($(date +%s) - started)) s"
+exit $status
