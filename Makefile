@@ -9,7 +9,7 @@ ROWS   ?= 16
 
 .DEFAULT_GOAL := help
 .PHONY: help setup configure build run test test-gpu asan fuzz bench bench-accept gate format \
-        format-check install clean
+        format-check abi abi-accept amalgamation install clean
 
 help: ## list the targets
 	@awk -F':.*## ' '/^[a-z-]+:.*## /{printf "  make %-13s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -56,6 +56,15 @@ gate: configure ## instruction counts against the committed figures
 bench-accept: configure ## renew the committed instruction counts; say why in the commit
 	@cmake --build $(BUILD) -j $(JOBS)
 	@tools/gate.sh accept $(BUILD)
+
+abi: setup ## the ABI against the committed dump
+	@tools/abi.sh check
+
+abi-accept: setup ## renew the committed ABI dump; say why in the commit
+	@tools/abi.sh accept
+
+amalgamation: ## the core library as one .c and one .h, in build/amalgamation
+	@tools/amalgamate.py $(BUILD)/amalgamation
 
 format: ## format every C source
 	@git ls-files '*.c' '*.h' | xargs clang-format -i

@@ -13,6 +13,8 @@ write_basic_package_version_file(${PROJECT_BINARY_DIR}/tamis-config-version.cmak
                                  COMPATIBILITY SameMinorVersion)
 install(FILES ${PROJECT_BINARY_DIR}/tamis-config.cmake ${PROJECT_BINARY_DIR}/tamis-config-version.cmake
         DESTINATION ${CMAKE_INSTALL_LIBDIR}/cmake/tamis)
+# Relative to the .pc file itself, so that `cmake --install --prefix` moves it too.
+file(RELATIVE_PATH TAMIS_PC_UP /${CMAKE_INSTALL_LIBDIR}/pkgconfig /)
 configure_file(${PROJECT_SOURCE_DIR}/cmake/tamis.pc.in ${PROJECT_BINARY_DIR}/tamis.pc @ONLY)
 install(FILES ${PROJECT_BINARY_DIR}/tamis.pc DESTINATION ${CMAKE_INSTALL_LIBDIR}/pkgconfig)
 if(TAMIS_BUILD_COMMAND)

@@ -4,9 +4,9 @@
 set -eu
 
 packages() {
-    echo gcc cmake ninja-build pkg-config libjansson-dev libcmocka-dev python3
+    echo gcc cmake ninja-build pkg-config libjansson-dev libcmocka-dev python3 binutils
     if [ "$1" = ci ]; then
-        echo clang clang-format libclang-rt-14-dev valgrind g++ abigail-tools git libopenblas-dev
+        echo clang clang-format libclang-rt-14-dev valgrind g++ abigail-tools git strace libopenblas-dev
     fi
 }
 

@@ -37,7 +37,7 @@ typedef struct tamis_indexer_options {
     uint32_t struct_size;
     int32_t k_layout; /* TAMIS_K_*; default TAMIS_K_MXFP4_PAGE */
     const tamis_model *model;
-    const tamis_settings *settings;
+    const tamis_settings *settings;  /* start from tamis_settings_default */
     const char *tier;                /* as tamis_backend_create takes it; NULL: "auto" */
     int32_t page_size;               /* slots of an index-K page */
     int32_t page_align;              /* bytes, default 16: what page_stride must be a multiple of */
@@ -123,8 +123,8 @@ TAMIS_API tamis_status tamis_consumer_run(tamis_plan *plan, const tamis_step *st
 
 /*
  * The same for a few rows on many threads, in two calls with the host's own barrier between: every
- * slice of _score, then every slice of _merge. Source, full and consumer layers. The same bytes as
- * the whole form.
+ * slice of _score, then every slice of _merge, both cut by the same nth. Source, full and consumer
+ * layers. The same bytes as the whole form. A merge without its scores is TAMIS_ERROR_STAMP.
  */
 TAMIS_API tamis_status tamis_layer_score(tamis_plan *plan, const tamis_step *step,
                                          const tamis_layer_args *args, int32_t ith, int32_t nth,

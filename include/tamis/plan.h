@@ -44,7 +44,8 @@ typedef struct tamis_plan tamis_plan;
 TAMIS_API int64_t tamis_plan_bytes(const tamis_indexer *indexer, const tamis_plan_limits *limits,
                                    tamis_error *error);
 
-/* Lays a plan out in memory. The indexer must outlive it. There is nothing to destroy. */
+/* Lays a plan out in memory, which ends every plan and step that was in it. The indexer must
+ * outlive it. There is nothing to destroy. */
 TAMIS_API tamis_status tamis_plan_init(const tamis_indexer *indexer,
                                        const tamis_plan_limits *limits, void *memory, int64_t bytes,
                                        tamis_plan **plan, tamis_error *error);

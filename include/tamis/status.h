@@ -9,7 +9,9 @@
 extern "C" {
 #endif
 
-#if defined(_WIN32) || !defined(__GNUC__)
+/* A host that vendors the source may define it otherwise, e.g. as nothing. */
+#if defined(TAMIS_API)
+#elif defined(_WIN32) || !defined(__GNUC__)
 #define TAMIS_API
 #else
 #define TAMIS_API __attribute__((visibility("default")))

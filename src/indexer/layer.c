@@ -62,6 +62,9 @@ static tamis_status check_step(const tamis_plan *plan, const tamis_step *step, t
     }
     TAMIS_NEED(step->serial == plan->serial && step->serial == plan->counts.serial,
                TAMIS_ERROR_STAMP, "step.serial", "the plan's last step", step->serial);
+    TAMIS_NEED(step->counts == &plan->counts && plan->counts.rows >= 0 &&
+                   plan->counts.rows <= plan->max_rows,
+               TAMIS_ERROR_LIMIT, "step.counts.rows", "0 .. the plan's rows", plan->counts.rows);
     return TAMIS_OK;
 }
 
