@@ -1,0 +1,79 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * fake_driver.c: a libcuda.so.1 that runs nothing, so that machines without a GPU can test what
+ * creation says about each kind of machine, and what stages ask of the driver.
+ */
+#include "fake_driver.h"
+
+#include <string.h>
+
+static fake_machine machine;
+
+fake_machine *fake_machine_get(void) {
+    return &machine;
+}
+
+#define ENTRY(symbol, arguments)                                                                   \
+    tamis_cu_result symbol arguments;                                                              \
+    tamis_cu_result symbol arguments
+
+ENTRY(cuInit, (unsigned flags)) {
+    (void)flags;
+    return machine.init;
+}
+ENTRY(cuDriverGetVersion, (int *version)) {
+    *version = machine.version;
+    return TAMIS_CU_SUCCESS;
+}
+ENTRY(cuDeviceGetCount, (int *count)) {
+    *count = machine.devices;
+    return TAMIS_CU_SUCCESS;
+}
+ENTRY(cuDeviceGetAttribute, (int *value, int attribute, tamis_cu_device device)) {
+    (void)device;
+    *value = attribute == TAMIS_CU_DEVICE_MAJOR ? machine.major : 8;
+    return TAMIS_CU_SUCCESS;
+}
+ENTRY(cuCtxGetCurrent, (tamis_cu_handle * context)) {
+    *context = machine.context ? &machine.context + machine.context : NULL;
+    return TAMIS_CU_SUCCESS;
+}
+ENTRY(cuModuleLoadDataEx,
+      (tamis_cu_handle * module, const void *image, unsigned options, int *option, void **value)) {
+    (void)image;
+    (void)options;
+    (void)option;
+    (void)value;
+    *module = &machine;
+    return machine.module_load;
+}
+ENTRY(cuModuleUnload, (tamis_cu_handle module)) {
+    machine.unloaded += module == &machine;
+    return TAMIS_CU_SUCCESS;
+}
+ENTRY(cuFuncLoad, (tamis_cu_handle function)) {
+    (void)function;
+    machine.loaded++;
+    return TAMIS_CU_SUCCESS;
+}
+ENTRY(cuGetErrorName, (tamis_cu_result result, const char **name)) {
+    *name = result == 209 ? "CUDA_ERROR_NO_BINARY_FOR_GPU" : NULL;
+    return TAMIS_CU_SUCCESS;
+}
+ENTRY(cuLaunchKernel, (tamis_cu_handle function, unsigned grid_x, unsigned grid_y, unsigned grid_z,
+                       unsigned block_x, unsigned block_y, unsigned block_z, unsigned shared_bytes,
+                       tamis_cu_handle stream, void **parameters, void **extra)) {
+    (void)function;
+    (void)grid_z;
+    (void)block_x;
+    (void)block_y;
+    (void)block_z;
+    (void)parameters;
+    (void)extra;
+    machine.launches++;
+    machine.grid_x = grid_x;
+    machine.grid_y = grid_y;
+    machine.shared = shared_bytes;
+    machine.stream = stream;
+    return TAMIS_CU_SUCCESS;
+}
