@@ -18,6 +18,7 @@
 #ifndef TAMIS_CUDA_H
 #define TAMIS_CUDA_H
 
+#include <tamis/indexer.h>
 #include <tamis/stages.h>
 
 #ifdef __cplusplus
@@ -123,6 +124,82 @@ TAMIS_API int64_t tamis_cuda_dense_workspace(const tamis_cuda *cuda, const tamis
                                              tamis_error *error);
 TAMIS_STAGE_LIST(TAMIS_CUDA_STAGE_DECLARE)
 #undef TAMIS_CUDA_STAGE_DECLARE
+
+/* ---- plans --------------------------------------------------------------------------------- */
+
+/*
+ * A plan (plan.h) whose arrays lie on the device: steps are made there from lengths that the host
+ * need not know, and one captured graph serves steps of any lengths. For an indexer created as
+ * usual: its model, settings and layout count, its CPU tier does not. Selections are the CPU's.
+ *
+ * Differences from a plan on the CPU, none of which a result shows:
+ * - Rows stand in the order of the flat batch: token[r] = r.
+ * - indexer_sparse_logits "auto" takes the sparse route for every row: a row inside the pool has
+ *   all its blocks listed, so that the route scores each visible position once.
+ * - What only the device knows is guarded there. A consumer whose blocks are missing, of another
+ *   step, source, smaller cache or number of rows, or published twice, writes rows of -1 and
+ *   nothing else; tamis_cuda_plan_status tells.
+ *
+ * Used by one thread at a time. Its work is ordered by streams alone: a caller with several orders
+ * them.
+ */
+typedef struct tamis_cuda_plan tamis_cuda_plan;
+
+enum { /* tamis_cuda_plan_status, low 8 bits */
+       TAMIS_CUDA_PLAN_GOOD = 0,
+       TAMIS_CUDA_PLAN_STALE_BLOCKS = 1,   /* a consumer without its step's blocks */
+       TAMIS_CUDA_PLAN_OTHER_ROWS = 2,     /* a layer with rows that are not the step's */
+       TAMIS_CUDA_PLAN_PUBLISHED_TWICE = 3 /* two source runs in one step */
+};
+
+/* Device bytes of a plan with these limits, at most 256 MiB of them workspace unless one row alone
+ * needs more; -1 (and the error) when a limit is invalid. `threads` is not used. */
+TAMIS_API int64_t tamis_cuda_plan_bytes(const tamis_indexer *indexer,
+                                        const tamis_plan_limits *limits, tamis_error *error);
+
+/*
+ * Lays a plan out in device memory aligned to 256 bytes, which it clears on `stream`. The one call
+ * that allocates: host memory for the plan and a pinned word for its status. cuda, indexer and
+ * memory must outlive it. On error *plan is NULL.
+ */
+TAMIS_API tamis_status tamis_cuda_plan_create(const tamis_cuda *cuda, const tamis_indexer *indexer,
+                                              const tamis_plan_limits *limits, void *memory,
+                                              int64_t bytes, void *stream, tamis_cuda_plan **plan,
+                                              tamis_error *error);
+
+/* No work of the plan may be running. NULL is fine. */
+TAMIS_API void tamis_cuda_plan_destroy(tamis_cuda_plan *plan);
+
+/*
+ * Queues the making of a step: two kernels. Arrays of `batch` lie on the device; requests, tokens
+ * and padded_rows are capacities: requests behind the last may have no tokens, and rows that
+ * query_start does not reach are padding. Contexts are cut to max_context; starts that do not
+ * ascend give padding or rows of some request, never anything out of bounds. The step's arrays and
+ * counts lie on the device, its `plan` is NULL, and its counts' serial, not the struct's, is what
+ * stamps compare: a replayed graph advances it. Errors as tamis_step_make, as far as no array is
+ * read.
+ */
+TAMIS_API tamis_status tamis_cuda_step_make(tamis_cuda_plan *plan, const tamis_batch *batch,
+                                            tamis_step *step, void *stream, tamis_error *error);
+
+/*
+ * Queue one layer of the plan's last step; pointers in args are the device's. As tamis_source_run
+ * and tamis_consumer_run: the same checks as far as no array is read, the same outputs. On an
+ * argument's error nothing was queued.
+ */
+TAMIS_API tamis_status tamis_cuda_source_run(tamis_cuda_plan *plan, const tamis_step *step,
+                                             const tamis_layer_args *args, void *stream,
+                                             tamis_error *error);
+TAMIS_API tamis_status tamis_cuda_consumer_run(tamis_cuda_plan *plan, const tamis_step *step,
+                                               const tamis_layer_args *args, void *stream,
+                                               tamis_error *error);
+
+/*
+ * The first fault since the last clear, as TAMIS_CUDA_PLAN_* | layer << 8, or 0: of all work that
+ * has run so far. Reads host memory; waits for nothing.
+ */
+TAMIS_API uint32_t tamis_cuda_plan_status(const tamis_cuda_plan *plan);
+TAMIS_API void tamis_cuda_plan_clear(tamis_cuda_plan *plan);
 
 #ifdef __cplusplus
 }

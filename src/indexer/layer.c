@@ -37,8 +37,7 @@ static tamis_status check_k(const tamis_indexer *indexer, const tamis_layer_args
     return TAMIS_OK;
 }
 
-static tamis_status check_outputs(const tamis_layer *layer, tamis_error *error) {
-    int64_t rows = layer->step->counts->rows;
+static tamis_status check_outputs(const tamis_layer *layer, int64_t rows, tamis_error *error) {
     TAMIS_NEED(layer->selection.topk == layer->indexer->model.index_topk, TAMIS_ERROR_ARGUMENT,
                "selection.topk", "the model's index_topk, or 0", layer->selection.topk);
     TAMIS_TRY(tamis_check_selection(&layer->selection, rows, error));
@@ -68,12 +67,12 @@ static tamis_status check_step(const tamis_plan *plan, const tamis_step *step, t
     return TAMIS_OK;
 }
 
-static tamis_rows rows_of(const tamis_layer *layer) {
-    const tamis_step *step = layer->step;
+tamis_rows tamis_layer_rows(const tamis_layer *layer, const tamis_step *step, int64_t count,
+                            int64_t requests) {
     int k = layer->role.ratio - 1;
     int pages = layer->indexer->k_layout == TAMIS_K_MXFP4_PAGE;
     tamis_rows rows = {0};
-    rows.count = step->counts->rows;
+    rows.count = count;
     rows.ks = pages ? NULL : step->ks[k];
     rows.ke = step->ke[k];
     rows.request = step->request;
@@ -81,25 +80,17 @@ static tamis_rows rows_of(const tamis_layer *layer) {
         rows.page_table = step->page_table[k];
         rows.page_table_stride = step->page_table_stride[k];
         rows.page_table_width = step->page_table_width[k];
-        rows.requests = step->counts->requests;
+        rows.requests = requests;
     }
     return rows;
 }
 
-/* Resolves and checks what source and consumer runs share. */
-static tamis_status resolve(tamis_plan *plan, const tamis_step *step, const tamis_layer_args *args,
-                            int32_t ith, int32_t nth, tamis_layer *layer, tamis_error *error) {
-    TAMIS_TRY(check_step(plan, step, error));
+tamis_status tamis_layer_resolve(const tamis_indexer *indexer, const tamis_layer_args *args,
+                                 int64_t rows, tamis_layer *layer, tamis_error *error) {
     TAMIS_NEED(args != NULL, TAMIS_ERROR_ARGUMENT, "args", "arguments", 0);
     TAMIS_NEED_SIZE(args);
-    const tamis_indexer *indexer = plan->indexer;
     TAMIS_NEED(args->layer >= 0 && args->layer < indexer->model.num_layers, TAMIS_ERROR_ARGUMENT,
                "args.layer", "a layer of the model", args->layer);
-    TAMIS_NEED(nth >= 1 && nth <= plan->limits.threads, TAMIS_ERROR_LIMIT, "nth",
-               "1 .. the plan's threads", nth);
-    TAMIS_NEED(ith >= 0 && ith < nth, TAMIS_ERROR_ARGUMENT, "ith", "0 .. nth-1", ith);
-    layer->plan = plan;
-    layer->step = step;
     layer->indexer = indexer;
     layer->args = args;
     layer->role = indexer->roles[args->layer];
@@ -112,13 +103,26 @@ static tamis_status resolve(tamis_plan *plan, const tamis_step *step, const tami
     TAMIS_TRY(check_k(indexer, args, error));
     TAMIS_NEED(args->query.heads == indexer->model.index_n_heads, TAMIS_ERROR_GEOMETRY,
                "query.heads", "the model's index_n_heads", args->query.heads);
-    TAMIS_TRY(tamis_check_query(&args->query, &args->k, step->counts->rows, error));
-    TAMIS_TRY(check_outputs(layer, error));
+    TAMIS_TRY(tamis_check_query(&args->query, &args->k, rows, error));
+    TAMIS_TRY(check_outputs(layer, rows, error));
     if (layer->role.role == TAMIS_ROLE_NONE || layer->role.role == TAMIS_ROLE_REUSE) {
         return tamis_fail(error, TAMIS_ERROR_ARGUMENT, "args.layer", "a layer that selects", "%s",
                           tamis_role_name(layer->role.role));
     }
-    layer->rows = rows_of(layer);
+    return TAMIS_OK;
+}
+
+/* Resolves and checks what source and consumer runs share. */
+static tamis_status resolve(tamis_plan *plan, const tamis_step *step, const tamis_layer_args *args,
+                            int32_t ith, int32_t nth, tamis_layer *layer, tamis_error *error) {
+    TAMIS_TRY(check_step(plan, step, error));
+    TAMIS_NEED(nth >= 1 && nth <= plan->limits.threads, TAMIS_ERROR_LIMIT, "nth",
+               "1 .. the plan's threads", nth);
+    TAMIS_NEED(ith >= 0 && ith < nth, TAMIS_ERROR_ARGUMENT, "ith", "0 .. nth-1", ith);
+    layer->plan = plan;
+    layer->step = step;
+    TAMIS_TRY(tamis_layer_resolve(plan->indexer, args, step->counts->rows, layer, error));
+    layer->rows = tamis_layer_rows(layer, step, step->counts->rows, step->counts->requests);
     /* Blocks were placed, and pages checked, when they were published: check_stamp. */
     return layer->role.role == TAMIS_ROLE_CONSUMER
                ? tamis_k_cache_check(&args->k, error)
@@ -198,7 +202,7 @@ static void run_rows(const tamis_layer *layer, int32_t ith, int32_t nth) {
     }
 }
 
-static tamis_status need_role(const tamis_layer *layer, int consumer, tamis_error *error) {
+tamis_status tamis_layer_need_role(const tamis_layer *layer, int consumer, tamis_error *error) {
     if ((layer->role.role == TAMIS_ROLE_CONSUMER) != consumer) {
         return tamis_fail(error, TAMIS_ERROR_ARGUMENT, "args.layer",
                           consumer ? "a consumer" : "a source or full layer", "%s",
@@ -212,7 +216,7 @@ tamis_status tamis_source_run(tamis_plan *plan, const tamis_step *step,
                               tamis_error *error) {
     tamis_layer layer;
     TAMIS_TRY(resolve(plan, step, args, ith, nth, &layer, error));
-    TAMIS_TRY(need_role(&layer, 0, error));
+    TAMIS_TRY(tamis_layer_need_role(&layer, 0, error));
     int publishes = layer.role.role == TAMIS_ROLE_SOURCE;
     if (publishes) {
         TAMIS_TRY(open_publish(&layer, ith, nth, error));
@@ -231,7 +235,7 @@ tamis_status tamis_consumer_run(tamis_plan *plan, const tamis_step *step,
                                 tamis_error *error) {
     tamis_layer layer;
     TAMIS_TRY(resolve(plan, step, args, ith, nth, &layer, error));
-    TAMIS_TRY(need_role(&layer, 1, error));
+    TAMIS_TRY(tamis_layer_need_role(&layer, 1, error));
     TAMIS_TRY(check_stamp(&layer, error));
     uint64_t saved = tamis_fp_enter();
     run_rows(&layer, ith, nth);

@@ -18,6 +18,16 @@ typedef struct tamis_layer {
     int32_t topk_blocks;
 } tamis_layer;
 
+/*
+ * What CPU and CUDA runs share. resolve fills all but plan, step and rows, and checks the arguments
+ * of a call over `rows` rows as far as no array of theirs is read.
+ */
+tamis_status tamis_layer_resolve(const tamis_indexer *indexer, const tamis_layer_args *args,
+                                 int64_t rows, tamis_layer *layer, tamis_error *error);
+tamis_status tamis_layer_need_role(const tamis_layer *layer, int consumer, tamis_error *error);
+tamis_rows tamis_layer_rows(const tamis_layer *layer, const tamis_step *step, int64_t count,
+                            int64_t requests);
+
 /* Whole form: everything of row r. `own` is the slice whose line and scratch are used. */
 void tamis_layer_source_row(const tamis_layer *layer, int64_t r, int32_t own);
 void tamis_layer_consumer_row(const tamis_layer *layer, int64_t r, int32_t own);

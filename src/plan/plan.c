@@ -20,7 +20,7 @@ void tamis_plan_limits_default(tamis_plan_limits *limits) {
     limits->threads = 1;
 }
 
-static tamis_status check_limits(const tamis_plan_limits *l, tamis_error *error) {
+tamis_status tamis_plan_check_limits(const tamis_plan_limits *l, tamis_error *error) {
     TAMIS_NEED(l != NULL, TAMIS_ERROR_ARGUMENT, "limits", "a tamis_plan_limits", 0);
     TAMIS_NEED(l->struct_size == sizeof *l, TAMIS_ERROR_STRUCT_SIZE, "limits.struct_size",
                "sizeof(tamis_plan_limits)", l->struct_size);
@@ -40,7 +40,7 @@ static tamis_status check_limits(const tamis_plan_limits *l, tamis_error *error)
 }
 
 int64_t tamis_plan_max_rows(const tamis_plan_limits *l) {
-    if (check_limits(l, NULL) != TAMIS_OK) {
+    if (tamis_plan_check_limits(l, NULL) != TAMIS_OK) {
         return -1;
     }
     int64_t rows = (int64_t)l->max_requests * (1 + l->draft_tokens);
@@ -56,8 +56,8 @@ int32_t tamis_model_topk_blocks(const tamis_model *model) {
     return model->candidate_source_layer_id >= 0 ? model->candidate_topk_blocks : 0;
 }
 
-/* The longest row of any layer: an index source's ratio decides. */
-static int64_t longest_row(const tamis_model *model, const tamis_plan_limits *limits) {
+/* An index source's ratio decides. */
+int64_t tamis_plan_longest_row(const tamis_model *model, const tamis_plan_limits *limits) {
     int64_t longest = 0;
     for (int32_t i = 0; i < model->num_index_sources; i++) {
         int32_t ratio = model->compress_ratios[model->index_source_layer_ids[i]];
@@ -69,14 +69,15 @@ static int64_t longest_row(const tamis_model *model, const tamis_plan_limits *li
 
 static int64_t maxima_bytes(const tamis_plan_shape *shape, const tamis_plan_limits *limits) {
     int32_t size = tamis_model_block_size(shape->model);
-    return tamis_round_up((longest_row(shape->model, limits) + size - 1) / size * 4, 64);
+    return tamis_round_up((tamis_plan_longest_row(shape->model, limits) + size - 1) / size * 4, 64);
 }
 
 /* A row's line holds what a source needs, or its scores on the dense route, padded to a block. */
 static int64_t line_bytes(const tamis_plan_shape *shape, const tamis_plan_limits *limits) {
     int32_t size = tamis_model_block_size(shape->model);
     int32_t blocks = tamis_model_topk_blocks(shape->model);
-    int64_t longest = longest_row(shape->model, limits), scores = 0, pool = (int64_t)blocks * size;
+    int64_t longest = tamis_plan_longest_row(shape->model, limits), scores = 0,
+            pool = (int64_t)blocks * size;
     int64_t kept = tamis_source_capacity(blocks, shape->model->index_topk, size);
     int64_t source = maxima_bytes(shape, limits) + kept * 4;
     if (shape->sparse_logits == TAMIS_SPARSE_OFF) {
@@ -87,44 +88,37 @@ static int64_t line_bytes(const tamis_plan_shape *shape, const tamis_plan_limits
     return tamis_round_up(scores * 4 > source ? scores * 4 : source, 64);
 }
 
-/* Takes `bytes` from the memory at *at, or only counts where memory is NULL. */
-static void *take(uint8_t *memory, int64_t *at, int64_t bytes) {
-    void *taken = memory ? memory + *at : NULL;
-    *at += tamis_round_up(bytes, 64);
-    return taken;
-}
-
 static int64_t lay_out(const tamis_plan_shape *shape, const tamis_plan_limits *limits,
                        uint8_t *memory, tamis_plan *plan) {
     int64_t at = 0, rows = tamis_plan_max_rows(limits), threads = limits->threads;
     int64_t blocks = tamis_model_topk_blocks(shape->model), own = shape->model->index_topk + 1;
     int64_t width = blocks > own ? blocks : own;
-    take(memory, &at, (int64_t)sizeof *plan);
-    plan->token = take(memory, &at, rows * 4);
-    plan->request = take(memory, &at, rows * 4);
+    tamis_plan_take(memory, &at, (int64_t)sizeof *plan);
+    plan->token = tamis_plan_take(memory, &at, rows * 4);
+    plan->request = tamis_plan_take(memory, &at, rows * 4);
     for (int i = 0; i < 2; i++) {
-        plan->ks[i] = take(memory, &at, rows * 4);
-        plan->ke[i] = take(memory, &at, rows * 4);
+        plan->ks[i] = tamis_plan_take(memory, &at, rows * 4);
+        plan->ke[i] = tamis_plan_take(memory, &at, rows * 4);
     }
-    plan->slice = take(memory, &at, threads * 8);
-    plan->scored = take(memory, &at, threads * 8);
-    plan->blocks = take(memory, &at, rows * blocks * 4);
-    plan->blocks_count = take(memory, &at, rows * 4);
-    plan->placed = take(memory, &at, rows * blocks * 4);
+    plan->slice = tamis_plan_take(memory, &at, threads * 8);
+    plan->scored = tamis_plan_take(memory, &at, threads * 8);
+    plan->blocks = tamis_plan_take(memory, &at, rows * blocks * 4);
+    plan->blocks_count = tamis_plan_take(memory, &at, rows * 4);
+    plan->placed = tamis_plan_take(memory, &at, rows * blocks * 4);
     plan->maxima_bytes = maxima_bytes(shape, limits);
     plan->line_bytes = line_bytes(shape, limits);
-    plan->line = take(memory, &at, threads * plan->line_bytes);
+    plan->line = tamis_plan_take(memory, &at, threads * plan->line_bytes);
     plan->list_bytes = tamis_round_up(own * 4, 64);
-    plan->list = take(memory, &at, threads * plan->list_bytes);
+    plan->list = tamis_plan_take(memory, &at, threads * plan->list_bytes);
     plan->scratch_bytes = tamis_consume_scratch_bytes(width, tamis_model_block_size(shape->model));
-    plan->scratch = take(memory, &at, threads * plan->scratch_bytes);
+    plan->scratch = tamis_plan_take(memory, &at, threads * plan->scratch_bytes);
     return at;
 }
 
 int64_t tamis_plan_bytes_for(const tamis_plan_shape *shape, const tamis_plan_limits *limits,
                              tamis_error *error) {
     tamis_plan counted;
-    if (check_limits(limits, error) != TAMIS_OK) {
+    if (tamis_plan_check_limits(limits, error) != TAMIS_OK) {
         return -1;
     }
     return lay_out(shape, limits, NULL, &counted);
@@ -145,8 +139,7 @@ int64_t tamis_plan_bytes(const tamis_indexer *indexer, const tamis_plan_limits *
     return tamis_plan_bytes_for(&shape, limits, error);
 }
 
-/* Whether layers of a ratio select, so that its rows need K. */
-static int ratio_selects(const tamis_model *model, int32_t ratio) {
+int tamis_model_ratio_selects(const tamis_model *model, int32_t ratio) {
     for (int32_t i = 0; i < model->num_index_sources; i++) {
         if (model->compress_ratios[model->index_source_layer_ids[i]] == ratio) {
             return 1;
@@ -162,7 +155,7 @@ tamis_status tamis_plan_init(const tamis_indexer *indexer, const tamis_plan_limi
     *out = NULL;
     int64_t needed = tamis_plan_bytes(indexer, limits, error);
     if (needed < 0) {
-        return indexer ? check_limits(limits, error) : TAMIS_ERROR_ARGUMENT;
+        return indexer ? tamis_plan_check_limits(limits, error) : TAMIS_ERROR_ARGUMENT;
     }
     snprintf(required, sizeof required, "at least %lld", (long long)needed);
     TAMIS_NEED(bytes >= needed, TAMIS_ERROR_WORKSPACE, "bytes", required, bytes);
@@ -178,7 +171,7 @@ tamis_status tamis_plan_init(const tamis_indexer *indexer, const tamis_plan_limi
     plan->limits = *limits;
     plan->max_rows = tamis_plan_max_rows(limits);
     for (int32_t ratio = 1; ratio <= 2; ratio++) {
-        plan->selects[ratio - 1] = ratio_selects(&indexer->model, ratio);
+        plan->selects[ratio - 1] = tamis_model_ratio_selects(&indexer->model, ratio);
     }
     *out = plan;
     return TAMIS_OK;

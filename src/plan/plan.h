@@ -17,6 +17,26 @@ typedef struct tamis_plan_shape {
 int64_t tamis_plan_bytes_for(const tamis_plan_shape *shape, const tamis_plan_limits *limits,
                              tamis_error *error);
 
+tamis_status tamis_plan_check_limits(const tamis_plan_limits *limits, tamis_error *error);
+
+/* Positions of the longest row of any layer. */
+int64_t tamis_plan_longest_row(const tamis_model *model, const tamis_plan_limits *limits);
+
+/* Whether layers of a ratio select, so that its rows need K. */
+int tamis_model_ratio_selects(const tamis_model *model, int32_t ratio);
+
+/* Takes `bytes` from the memory at *at, or only counts where memory is NULL. */
+static inline void *tamis_plan_take(uint8_t *memory, int64_t *at, int64_t bytes) {
+    void *taken = memory ? memory + *at : NULL;
+    *at += (bytes + 63) / 64 * 64;
+    return taken;
+}
+
+/* What of a batch can be checked without reading its arrays, and the page table of one ratio. */
+tamis_status tamis_batch_check_fields(const tamis_batch *batch, int64_t max_requests,
+                                      int64_t max_rows, tamis_error *error);
+tamis_status tamis_batch_check_table(const tamis_batch *batch, int32_t ratio, tamis_error *error);
+
 /*
  * The stamp of the published blocks (spec 6.3): serial, source layer and number of slices in one
  * word, set by the first slice that publishes; the blocks are complete when that many slices have

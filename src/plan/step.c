@@ -47,6 +47,19 @@ static const int32_t *first_k_rows(const tamis_plan *plan, const tamis_batch *ba
     return paged || !plan->selects[k] ? NULL : batch->k_start[k];
 }
 
+tamis_status tamis_batch_check_table(const tamis_batch *batch, int32_t ratio, tamis_error *error) {
+    int k = ratio - 1;
+    TAMIS_NEED(batch->page_table[k] != NULL, TAMIS_ERROR_ARGUMENT, "batch.page_table",
+               "a page table for each ratio that selects", ratio);
+    TAMIS_NEED(batch->page_table_width[k] >= 0 && batch->page_table_width[k] <= INT32_MAX,
+               TAMIS_ERROR_ARGUMENT, "batch.page_table_width", "0 .. 2147483647",
+               batch->page_table_width[k]);
+    TAMIS_NEED(batch->requests <= 1 || batch->page_table_stride[k] >= batch->page_table_width[k],
+               TAMIS_ERROR_ARGUMENT, "batch.page_table_stride", "page_table_width or more",
+               batch->page_table_stride[k]);
+    return TAMIS_OK;
+}
+
 /* K of one ratio: wide enough page tables, or starts that leave room for the request's rows. */
 static tamis_status check_ratio(const tamis_plan *plan, const tamis_batch *batch, int32_t ratio,
                                 tamis_error *error) {
@@ -55,15 +68,7 @@ static tamis_status check_ratio(const tamis_plan *plan, const tamis_batch *batch
     const int32_t *starts = first_k_rows(plan, batch, k);
     int64_t room = 0;
     if (paged && batch->tokens > 0) {
-        TAMIS_NEED(batch->page_table[k] != NULL, TAMIS_ERROR_ARGUMENT, "batch.page_table",
-                   "a page table for each ratio that selects", ratio);
-        TAMIS_NEED(batch->page_table_width[k] >= 0 && batch->page_table_width[k] <= INT32_MAX,
-                   TAMIS_ERROR_ARGUMENT, "batch.page_table_width", "0 .. 2147483647",
-                   batch->page_table_width[k]);
-        TAMIS_NEED(batch->requests <= 1 ||
-                       batch->page_table_stride[k] >= batch->page_table_width[k],
-                   TAMIS_ERROR_ARGUMENT, "batch.page_table_stride", "page_table_width or more",
-                   batch->page_table_stride[k]);
+        TAMIS_TRY(tamis_batch_check_table(batch, ratio, error));
         room = batch->page_table_width[k] * indexer->page_size;
     }
     for (int64_t i = 0; i < batch->requests; i++) {
@@ -84,14 +89,15 @@ static tamis_status check_ratio(const tamis_plan *plan, const tamis_batch *batch
     return TAMIS_OK;
 }
 
-static tamis_status check_batch(const tamis_plan *plan, const tamis_batch *b, tamis_error *error) {
+tamis_status tamis_batch_check_fields(const tamis_batch *b, int64_t max_requests, int64_t max_rows,
+                                      tamis_error *error) {
     TAMIS_NEED(b->struct_size == sizeof *b, TAMIS_ERROR_STRUCT_SIZE, "batch.struct_size",
                "the size that tamis_batch_default sets", b->struct_size);
-    TAMIS_NEED(b->requests >= 0 && b->requests <= plan->limits.max_requests, TAMIS_ERROR_LIMIT,
-               "batch.requests", "0 .. max_requests", b->requests);
-    TAMIS_NEED(b->tokens >= 0 && b->tokens <= plan->max_rows, TAMIS_ERROR_LIMIT, "batch.tokens",
+    TAMIS_NEED(b->requests >= 0 && b->requests <= max_requests, TAMIS_ERROR_LIMIT, "batch.requests",
+               "0 .. max_requests", b->requests);
+    TAMIS_NEED(b->tokens >= 0 && b->tokens <= max_rows, TAMIS_ERROR_LIMIT, "batch.tokens",
                "0 .. the plan's rows", b->tokens);
-    TAMIS_NEED(b->padded_rows >= 0 && b->padded_rows <= plan->max_rows, TAMIS_ERROR_LIMIT,
+    TAMIS_NEED(b->padded_rows >= 0 && b->padded_rows <= max_rows, TAMIS_ERROR_LIMIT,
                "batch.padded_rows", "0 .. the plan's rows", b->padded_rows);
     TAMIS_NEED(b->padded_rows == 0 || b->padded_rows >= b->tokens, TAMIS_ERROR_ARGUMENT,
                "batch.padded_rows", "tokens or more, or 0", b->padded_rows);
@@ -99,6 +105,11 @@ static tamis_status check_batch(const tamis_plan *plan, const tamis_batch *b, ta
                "batch.context", "arrays of context and query_start", 0);
     TAMIS_NEED(b->requests > 0 || b->tokens == 0, TAMIS_ERROR_ARGUMENT, "batch.tokens",
                "0 without requests", b->tokens);
+    return TAMIS_OK;
+}
+
+static tamis_status check_batch(const tamis_plan *plan, const tamis_batch *b, tamis_error *error) {
+    TAMIS_TRY(tamis_batch_check_fields(b, plan->limits.max_requests, plan->max_rows, error));
     if (b->requests > 0) {
         TAMIS_NEED(b->query_start[0] == 0, TAMIS_ERROR_ARGUMENT, "batch.query_start[0]", "0",
                    b->query_start[0]);

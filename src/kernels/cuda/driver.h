@@ -34,6 +34,7 @@ enum { /* CUjit_option */
        TAMIS_CU_JIT_ERROR_LOG_BYTES = 6
 };
 enum { TAMIS_CU_STREAM_NON_BLOCKING = 1 };
+enum { TAMIS_CU_HOST_MAPPED = 2 };
 
 /* X(field, symbol, arguments). Every driver that runs the kernels has these. */
 #define TAMIS_DRIVER_LIST(X)                                                                       \
@@ -64,13 +65,25 @@ enum { TAMIS_CU_STREAM_NON_BLOCKING = 1 };
     X(error_name, cuGetErrorName, (tamis_cu_result result, const char **name))                     \
     X(memory_alloc, cuMemAlloc_v2, (tamis_cu_pointer * memory, size_t bytes))                      \
     X(memory_free, cuMemFree_v2, (tamis_cu_pointer memory))                                        \
+    X(memory_set, cuMemsetD8Async,                                                                 \
+      (tamis_cu_pointer to, unsigned char value, size_t bytes, tamis_cu_handle stream))            \
+    X(host_alloc, cuMemHostAlloc, (void **memory, size_t bytes, unsigned flags))                   \
+    X(host_free, cuMemFreeHost, (void *memory))                                                    \
+    X(host_pointer, cuMemHostGetDevicePointer_v2,                                                  \
+      (tamis_cu_pointer * device, void *host, unsigned flags))                                     \
     X(copy_in, cuMemcpyHtoDAsync_v2,                                                               \
       (tamis_cu_pointer to, const void *from, size_t bytes, tamis_cu_handle stream))               \
     X(copy_out, cuMemcpyDtoHAsync_v2,                                                              \
       (void *to, tamis_cu_pointer from, size_t bytes, tamis_cu_handle stream))                     \
     X(stream_create, cuStreamCreate, (tamis_cu_handle * stream, unsigned flags))                   \
     X(stream_destroy, cuStreamDestroy_v2, (tamis_cu_handle stream))                                \
-    X(stream_sync, cuStreamSynchronize, (tamis_cu_handle stream))
+    X(stream_sync, cuStreamSynchronize, (tamis_cu_handle stream))                                  \
+    X(event_create, cuEventCreate, (tamis_cu_handle * event, unsigned flags))                      \
+    X(event_destroy, cuEventDestroy_v2, (tamis_cu_handle event))                                   \
+    X(event_record, cuEventRecord, (tamis_cu_handle event, tamis_cu_handle stream))                \
+    X(event_sync, cuEventSynchronize, (tamis_cu_handle event))                                     \
+    X(event_elapsed, cuEventElapsedTime,                                                           \
+      (float *milliseconds, tamis_cu_handle from, tamis_cu_handle to))
 
 /* Those that a driver may lack: NULL then. */
 #define TAMIS_DRIVER_OPTIONAL_LIST(X) X(function_load, cuFuncLoad, (tamis_cu_handle function))

@@ -23,6 +23,18 @@ __device__ inline int32_t request_of(const tamis_step_fill &a, int64_t r) {
     return low;
 }
 
+/*
+ * The host's word: the first fault stays. Two faults at the same moment may both find it empty;
+ * either is one to tell. Host memory takes plain stores on every system, atomics not on all.
+ */
+__device__ inline void report(uint32_t *status, uint32_t fault, int32_t layer) {
+    volatile uint32_t *word = status;
+    if (*word == 0) {
+        *word = fault | (uint32_t)layer << 8;
+        __threadfence_system();
+    }
+}
+
 } // namespace tamis
 
 /* Begins a step: the next serial, empty counts. */
@@ -41,7 +53,7 @@ extern "C" __global__ void __launch_bounds__(256)
         int32_t i = a.requests > 0 ? tamis::request_of(a, r) : 0;
         int64_t first = a.requests > 0 ? a.query_start[i] : 0;
         int64_t fresh = a.requests > 0 ? a.query_start[i + 1] - first : 0;
-        bool padding = r < first || r - first >= fresh;
+        bool padding = r >= a.tokens || r < first || r - first >= fresh;
         int64_t context = padding ? 0 : tamis::clamp(a.context[i], 0, a.max_context);
         int64_t end = padding ? 0 : tamis::clamp(context - fresh + (r - first) + 1, 0, context);
         a.token[r] = (int32_t)r;
@@ -65,38 +77,50 @@ extern "C" __global__ void __launch_bounds__(256)
     tamis_place_smxx(const __grid_constant__ tamis_place_args a) {
     for (int64_t r = blockIdx.x; r < a.rows.count; r += gridDim.x) {
         tamis::Row row = tamis::row_of(a.rows, r, INT32_MAX);
-        int32_t anchor = (int32_t)(row.start / a.block_size);
-        const int32_t *blocks = a.blocks + r * a.topk_blocks;
-        for (int32_t i = threadIdx.x; i < a.blocks_count[r]; i += blockDim.x) {
-            int32_t placed = blocks[i] + anchor;
-            if (a.page_size) {
-                int64_t slot =
-                    tamis_slot_of(row.pages, a.page_size, (int64_t)blocks[i] * a.block_size);
+        int32_t anchor = (int32_t)(row.start / a.block_size), count = a.counts[r];
+        const int32_t *blocks = a.blocks + r * a.width;
+        for (int32_t i = threadIdx.x; i < a.width; i += blockDim.x) {
+            int32_t id = blocks[i], placed = -1;
+            if (i < count && a.page_size) {
+                int64_t slot = tamis_slot_of(row.pages, a.page_size, (int64_t)id * a.block_size);
                 placed = (int32_t)(slot / a.block_size);
+            } else if (i < count) {
+                placed = id + anchor;
             }
-            a.placed[r * a.topk_blocks + i] = placed;
+            a.placed[r * a.width + i] = placed;
+            if (a.copy) {
+                a.copy[r * a.copy_stride + i] = id;
+            }
         }
     }
 }
 
-/* After the last publish of a step. */
-extern "C" __global__ void tamis_stamp_smxx(tamis_device_stamp *stamp,
-                                            const tamis_step_counts *counts, int32_t layer) {
-    stamp->serial = counts->serial;
-    stamp->rows = counts->rows;
-    stamp->layer = layer;
+/* After the last tile of a publish. */
+extern "C" __global__ void tamis_stamp_smxx(const __grid_constant__ tamis_stamp_args a) {
+    bool twice = a.stamp->serial == a.counts->serial;
+    a.stamp->serial = a.counts->serial;
+    a.stamp->rows = a.rows;
+    a.stamp->k_size = a.k_size;
+    a.stamp->layer = twice ? TAMIS_STAMP_TWICE : a.layer;
+    if (twice) {
+        tamis::report(a.status, TAMIS_CUDA_PLAN_PUBLISHED_TWICE, a.layer);
+    }
 }
 
 extern "C" __global__ void __launch_bounds__(256)
     tamis_gate_smxx(const __grid_constant__ tamis_gate_args a) {
-    bool good = a.stamp->serial == a.counts->serial && a.stamp->serial != 0 &&
-                a.stamp->layer == a.source && a.stamp->rows == a.rows && a.counts->rows == a.rows;
+    bool rows = a.counts->serial != 0 && a.counts->rows == a.rows;
+    bool blocks = a.source < 0 ||
+                  (a.stamp->serial == a.counts->serial && a.stamp->layer == a.source &&
+                   a.stamp->rows == a.rows && a.stamp->k_size <= a.k_size);
     for (int64_t r = (int64_t)blockIdx.x * blockDim.x + threadIdx.x; r < a.rows;
          r += (int64_t)gridDim.x * blockDim.x) {
-        a.gated[r] = good ? a.ke[r] : a.ks ? a.ks[r] : 0;
+        int64_t start = a.ks ? a.ks[r] : 0, end = a.ke[r];
+        end = rows && blocks ? tamis::clamp(end, start, max(start, a.limit)) : start;
+        a.gated[r] = (int32_t)end;
     }
-    if (!good && blockIdx.x == 0 && threadIdx.x == 0) {
-        /* Sticky: the first fault stays. Seen by the host without synchronising. */
-        atomicCAS_system(a.status, 0u, 1u | (uint32_t)a.layer << 8);
+    if (!(rows && blocks) && blockIdx.x == 0 && threadIdx.x == 0) {
+        tamis::report(a.status, rows ? TAMIS_CUDA_PLAN_STALE_BLOCKS : TAMIS_CUDA_PLAN_OTHER_ROWS,
+                      a.layer);
     }
 }

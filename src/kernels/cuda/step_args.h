@@ -13,9 +13,12 @@
 typedef struct tamis_device_stamp {
     uint64_t serial; /* of the step that published */
     int64_t rows;
-    int32_t layer; /* the source */
+    int64_t k_size; /* of the cache that the blocks were placed in */
+    int32_t layer;  /* the source; TAMIS_STAMP_TWICE: two publishes, which to trust is unknown */
     int32_t reserved;
 } tamis_device_stamp;
+
+enum { TAMIS_STAMP_TWICE = -1 };
 
 /* Fills a step's arrays: rows in the order of the flat batch, then padding. */
 typedef struct tamis_step_fill {
@@ -25,29 +28,46 @@ typedef struct tamis_step_fill {
     const int32_t *query_start;               /* [requests + 1] */
     const int32_t *k_start[2];                /* [requests] or NULL */
     int64_t rows;                             /* with padding */
+    int64_t tokens;                           /* rows past them are padding, whatever starts say */
     int64_t max_context;
     int32_t requests;
     int32_t decode_threshold; /* new tokens of a decode request at most */
 } tamis_step_fill;
 
-/* Expands and places published blocks once a step. */
+/* Places listed blocks, for every consumer of a step or for a source's own selection. */
 typedef struct tamis_place_args {
     tamis_rows rows;
-    const int32_t *blocks, *blocks_count;       /* [rows][topk_blocks], [rows] */
-    int32_t *placed;                            /* [rows][topk_blocks] */
-    int32_t topk_blocks, block_size, page_size; /* page_size 0: anchored ids */
+    const int32_t *blocks, *counts; /* [rows][width], [rows] */
+    int32_t *placed;                /* [rows][width]: physical blocks or anchored ids, -1 tail */
+    int32_t *copy;                  /* [rows] rows that get the list as it is, or NULL */
+    int64_t copy_stride;            /* elements */
+    int32_t width, block_size, page_size; /* page_size 0: anchored ids */
     int32_t reserved;
 } tamis_place_args;
 
-/* A consumer's guard: rows keep their length only under the right stamp. */
+/* Marks the blocks of a step as published. */
+typedef struct tamis_stamp_args {
+    const tamis_step_counts *counts;
+    tamis_device_stamp *stamp;
+    uint32_t *status; /* of the gate */
+    int64_t rows, k_size;
+    int32_t layer, reserved;
+} tamis_stamp_args;
+
+/*
+ * The guard before a layer: rows keep their length, cut to what K holds, only when they are the
+ * step's rows and, for a consumer, its blocks are this step's.
+ */
 typedef struct tamis_gate_args {
     const tamis_step_counts *counts;
     const tamis_device_stamp *stamp;
     const int32_t *ks, *ke; /* [rows], ks may be NULL */
-    int32_t *gated;         /* [rows] ke, or ks where the stamp is wrong */
-    uint32_t *status;       /* sticky, host memory: gets TAMIS_CUDA_STALE_BLOCKS | layer << 8 */
+    int32_t *gated;         /* [rows] ke, or ks where the row may see nothing */
+    uint32_t *status;       /* sticky, host memory: TAMIS_CUDA_PLAN_* | layer << 8 */
     int64_t rows;
-    int32_t source, layer;
+    int64_t limit;         /* positions that K holds */
+    int64_t k_size;        /* of the layer's cache */
+    int32_t layer, source; /* source: whose blocks a consumer needs; else -1 */
 } tamis_gate_args;
 
 #endif

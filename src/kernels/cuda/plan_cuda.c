@@ -1,0 +1,258 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * plan_cuda.c: a plan in device memory, and steps made there.
+ *
+ * As on the CPU one function walks the layout, so that sizes and addresses cannot disagree. The
+ * host keeps capacities alone; whatever changes from replay to replay of a graph lies on the
+ * device.
+ */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "cache/address.h"
+#include "fail.h"
+#include "kernels/cuda/plan_cuda.h"
+
+enum { STEP_THREADS = 256 };
+
+static const int64_t tile_bytes = (int64_t)256 << 20;
+
+/* ---- tiles ---- */
+
+int64_t tamis_cuda_tile_at(const tamis_tiling *tiling, int part) {
+    int64_t at = 0;
+    for (int i = 0; i < part; i++) {
+        at += tamis_round_up(tiling->rows * tiling->each[i], 64);
+    }
+    return at;
+}
+
+/* As many rows as the bound allows, one at least. */
+static void fit(tamis_tiling *tiling, const tamis_plan_limits *limits) {
+    int64_t row = 0, rows = tamis_plan_max_rows(limits);
+    for (int i = 0; i < TAMIS_TILE_PARTS; i++) {
+        row += tiling->each[i];
+    }
+    int64_t most = row > 0 ? (tile_bytes - TAMIS_TILE_PARTS * 64) / row : rows;
+    most = most < 1 ? 1 : most;
+    tiling->rows = most < rows ? most : rows;
+}
+
+tamis_tiling tamis_cuda_source_tiling(const tamis_indexer *indexer,
+                                      const tamis_plan_limits *limits) {
+    tamis_tiling t = {0};
+    int64_t longest = tamis_plan_longest_row(&indexer->model, limits);
+    int64_t own = (int64_t)indexer->model.index_topk + 1;
+    int32_t size = tamis_model_block_size(&indexer->model);
+    t.each[TAMIS_TILE_MAXIMA] = (tamis_blocks_of(longest, size) + 1) * 4;
+    t.each[TAMIS_TILE_LIST] = t.each[TAMIS_TILE_PLACED] = own * 4;
+    t.each[TAMIS_TILE_COUNT] = 4;
+    t.each[TAMIS_TILE_SCORES] = own * size * 4;
+    fit(&t, limits);
+    return t;
+}
+
+tamis_tiling tamis_cuda_consumer_tiling(const tamis_indexer *indexer,
+                                        const tamis_plan_limits *limits) {
+    tamis_tiling t = {0};
+    const tamis_model *model = &indexer->model;
+    int64_t pool = (int64_t)tamis_model_topk_blocks(model) * tamis_model_block_size(model);
+    int64_t longest = tamis_plan_longest_row(model, limits);
+    int dense = indexer->sparse_logits == TAMIS_SPARSE_OFF;
+    t.each[TAMIS_TILE_SCORES] = (dense && pool > 0 ? longest : pool) * 4;
+    fit(&t, limits);
+    return t;
+}
+
+static int64_t work_bytes(const tamis_indexer *indexer, const tamis_plan_limits *limits) {
+    tamis_tiling source = tamis_cuda_source_tiling(indexer, limits);
+    tamis_tiling consumer = tamis_cuda_consumer_tiling(indexer, limits);
+    int64_t a = tamis_cuda_tile_at(&source, TAMIS_TILE_PARTS);
+    int64_t b = tamis_cuda_tile_at(&consumer, TAMIS_TILE_PARTS);
+    return a > b ? a : b;
+}
+
+/* ---- layout ---- */
+
+/* Returns all bytes; *cleared gets those before the workspace. */
+static int64_t lay_out(const tamis_indexer *indexer, const tamis_plan_limits *limits,
+                       uint8_t *memory, tamis_cuda_plan *plan, int64_t *cleared) {
+    int64_t at = 0, rows = tamis_plan_max_rows(limits);
+    int64_t blocks = tamis_model_topk_blocks(&indexer->model);
+    plan->counts = tamis_plan_take(memory, &at, (int64_t)sizeof *plan->counts);
+    plan->stamp = tamis_plan_take(memory, &at, (int64_t)sizeof *plan->stamp);
+    plan->token = tamis_plan_take(memory, &at, rows * 4);
+    plan->request = tamis_plan_take(memory, &at, rows * 4);
+    for (int i = 0; i < 2; i++) {
+        plan->ks[i] = tamis_plan_take(memory, &at, rows * 4);
+        plan->ke[i] = tamis_plan_take(memory, &at, rows * 4);
+    }
+    plan->gated = tamis_plan_take(memory, &at, rows * 4);
+    plan->blocks = tamis_plan_take(memory, &at, rows * blocks * 4);
+    plan->blocks_count = tamis_plan_take(memory, &at, rows * 4);
+    plan->placed = tamis_plan_take(memory, &at, rows * blocks * 4);
+    *cleared = at;
+    plan->work = tamis_plan_take(memory, &at, work_bytes(indexer, limits));
+    return at;
+}
+
+int64_t tamis_cuda_plan_bytes(const tamis_indexer *indexer, const tamis_plan_limits *limits,
+                              tamis_error *error) {
+    tamis_cuda_plan counted;
+    int64_t cleared;
+    if (indexer == NULL) {
+        tamis_fail(error, TAMIS_ERROR_ARGUMENT, "indexer", "an indexer", "NULL");
+        return -1;
+    }
+    if (tamis_plan_check_limits(limits, error) != TAMIS_OK) {
+        return -1;
+    }
+    return lay_out(indexer, limits, NULL, &counted, &cleared);
+}
+
+/* ---- creation ---- */
+
+static tamis_status pin_status(tamis_cuda_plan *plan, tamis_error *error) {
+    const tamis_driver *driver = &plan->cuda->driver;
+    void *word = NULL;
+    tamis_cu_pointer device = 0;
+    TAMIS_TRY(tamis_cuda_checked(
+        plan->cuda, driver->host_alloc(&word, sizeof *plan->status, TAMIS_CU_HOST_MAPPED),
+        "cuMemHostAlloc", error));
+    plan->status = word;
+    *plan->status = 0;
+    TAMIS_TRY(tamis_cuda_checked(plan->cuda, driver->host_pointer(&device, word, 0),
+                                 "cuMemHostGetDevicePointer", error));
+    plan->status_device = (uint32_t *)(uintptr_t)device;
+    return TAMIS_OK;
+}
+
+static tamis_status fill(tamis_cuda_plan *plan, const tamis_plan_limits *limits, void *memory,
+                         void *stream, tamis_error *error) {
+    int64_t cleared;
+    plan->limits = *limits;
+    plan->max_rows = tamis_plan_max_rows(limits);
+    plan->longest = tamis_plan_longest_row(&plan->indexer->model, limits);
+    lay_out(plan->indexer, limits, memory, plan, &cleared);
+    TAMIS_TRY(pin_status(plan, error));
+    return tamis_cuda_checked(plan->cuda,
+                              plan->cuda->driver.memory_set((tamis_cu_pointer)(uintptr_t)memory, 0,
+                                                            (size_t)cleared, stream),
+                              "cuMemsetD8Async", error);
+}
+
+tamis_status tamis_cuda_plan_create(const tamis_cuda *cuda, const tamis_indexer *indexer,
+                                    const tamis_plan_limits *limits, void *memory, int64_t bytes,
+                                    void *stream, tamis_cuda_plan **out, tamis_error *error) {
+    char required[60];
+    TAMIS_NEED(out != NULL, TAMIS_ERROR_ARGUMENT, "plan", "a place for the pointer", 0);
+    *out = NULL;
+    TAMIS_TRY(tamis_cuda_check_call(cuda, cuda, error));
+    TAMIS_NEED(indexer != NULL, TAMIS_ERROR_ARGUMENT, "indexer", "an indexer", 0);
+    TAMIS_TRY(tamis_plan_check_limits(limits, error));
+    int64_t needed = tamis_cuda_plan_bytes(indexer, limits, NULL);
+    snprintf(required, sizeof required, "at least %lld", (long long)needed);
+    TAMIS_NEED(bytes >= needed, TAMIS_ERROR_WORKSPACE, "bytes", required, bytes);
+    TAMIS_NEED(memory != NULL && (uintptr_t)memory % 256 == 0, TAMIS_ERROR_WORKSPACE, "memory",
+               "a pointer aligned to 256 bytes", (uintptr_t)memory % 256);
+    tamis_cuda_plan *plan = calloc(1, sizeof *plan);
+    if (plan == NULL) {
+        return tamis_fail(error, TAMIS_ERROR_MEMORY, "plan", "memory", "none");
+    }
+    plan->cuda = cuda;
+    plan->indexer = indexer;
+    tamis_status status = fill(plan, limits, memory, stream, error);
+    if (status != TAMIS_OK) {
+        tamis_cuda_plan_destroy(plan);
+        return status;
+    }
+    *out = plan;
+    return TAMIS_OK;
+}
+
+void tamis_cuda_plan_destroy(tamis_cuda_plan *plan) {
+    if (plan != NULL) {
+        if (plan->status) {
+            plan->cuda->driver.host_free(plan->status);
+        }
+        free(plan);
+    }
+}
+
+uint32_t tamis_cuda_plan_status(const tamis_cuda_plan *plan) {
+    return __atomic_load_n(plan->status, __ATOMIC_ACQUIRE);
+}
+
+void tamis_cuda_plan_clear(tamis_cuda_plan *plan) {
+    __atomic_store_n(plan->status, 0, __ATOMIC_RELEASE);
+}
+
+/* ---- steps ---- */
+
+static tamis_status check_batch(const tamis_cuda_plan *plan, const tamis_batch *batch,
+                                tamis_error *error) {
+    TAMIS_TRY(tamis_batch_check_fields(batch, plan->limits.max_requests, plan->max_rows, error));
+    for (int32_t ratio = 1; ratio <= 2; ratio++) {
+        if (plan->indexer->k_layout == TAMIS_K_MXFP4_PAGE && batch->tokens > 0 &&
+            tamis_model_ratio_selects(&plan->indexer->model, ratio)) {
+            TAMIS_TRY(tamis_batch_check_table(batch, ratio, error));
+        }
+    }
+    return TAMIS_OK;
+}
+
+static tamis_status queue_step(const tamis_cuda_plan *plan, const tamis_batch *batch, int64_t rows,
+                               void *stream, tamis_error *error) {
+    tamis_step_fill fill = {0};
+    void *parameters[] = {&fill};
+    tamis_grid one = {1, 1, 0}, grid = {(rows + STEP_THREADS - 1) / STEP_THREADS, 1, 0};
+    int paged = plan->indexer->k_layout == TAMIS_K_MXFP4_PAGE;
+    fill.counts = plan->counts;
+    fill.token = plan->token;
+    fill.request = plan->request;
+    for (int k = 0; k < 2; k++) {
+        fill.ks[k] = plan->ks[k];
+        fill.ke[k] = plan->ke[k];
+        fill.k_start[k] = paged ? NULL : batch->k_start[k];
+    }
+    fill.context = batch->context;
+    fill.query_start = batch->query_start;
+    fill.rows = rows;
+    fill.tokens = batch->tokens;
+    fill.max_context = plan->limits.max_context;
+    fill.requests = batch->requests;
+    fill.decode_threshold = 1 + plan->limits.draft_tokens;
+    TAMIS_TRY(
+        tamis_cuda_launch(plan->cuda, TAMIS_CUDA_step_begin_smxx, one, stream, parameters, error));
+    return tamis_cuda_launch(plan->cuda, TAMIS_CUDA_step_rows_smxx, grid, stream, parameters,
+                             error);
+}
+
+tamis_status tamis_cuda_step_make(tamis_cuda_plan *plan, const tamis_batch *batch, tamis_step *step,
+                                  void *stream, tamis_error *error) {
+    TAMIS_NEED(plan != NULL, TAMIS_ERROR_ARGUMENT, "plan", "a plan", 0);
+    TAMIS_NEED(batch != NULL, TAMIS_ERROR_ARGUMENT, "batch", "a tamis_batch", 0);
+    TAMIS_NEED(step != NULL, TAMIS_ERROR_ARGUMENT, "step", "a tamis_step", 0);
+    TAMIS_TRY(tamis_cuda_check_call(plan->cuda, batch, error));
+    TAMIS_TRY(check_batch(plan, batch, error));
+    int64_t rows = batch->padded_rows > 0 ? batch->padded_rows : batch->tokens;
+    TAMIS_TRY(queue_step(plan, batch, rows, stream, error));
+    plan->made++;
+    plan->rows = rows;
+    plan->requests = batch->requests;
+    memset(step, 0, sizeof *step);
+    step->struct_size = (uint32_t)sizeof *step;
+    step->serial = plan->made;
+    step->counts = plan->counts;
+    step->token = plan->token;
+    step->request = plan->request;
+    for (int k = 0; k < 2; k++) {
+        step->ks[k] = plan->ks[k];
+        step->ke[k] = plan->ke[k];
+        step->page_table[k] = batch->page_table[k];
+        step->page_table_stride[k] = batch->page_table_stride[k];
+        step->page_table_width[k] = batch->page_table_width[k];
+    }
+    return TAMIS_OK;
+}

@@ -1,0 +1,52 @@
+/* SPDX-License-Identifier: MIT */
+/* plan_cuda.h: what a plan keeps on the host, and where its arrays lie on the device. */
+#ifndef TAMIS_CUDA_PLAN_CUDA_H
+#define TAMIS_CUDA_PLAN_CUDA_H
+
+#include "indexer/layer.h"
+#include "kernels/cuda/launch.h"
+#include "kernels/cuda/step_args.h"
+
+/* Parts of a tile's workspace, in this order, each `each` bytes a row. */
+enum {
+    TAMIS_TILE_MAXIMA, /* block maxima of a source */
+    TAMIS_TILE_LIST,   /* blocks that can hold its own selection */
+    TAMIS_TILE_PLACED, /* where they lie */
+    TAMIS_TILE_COUNT,  /* how many */
+    TAMIS_TILE_SCORES, /* of listed blocks, or, on the dense route, of everything */
+    TAMIS_TILE_PARTS
+};
+
+typedef struct tamis_tiling {
+    int64_t each[TAMIS_TILE_PARTS];
+    int64_t rows; /* of a tile */
+} tamis_tiling;
+
+struct tamis_cuda_plan {
+    const tamis_cuda *cuda;
+    const tamis_indexer *indexer;
+    tamis_plan_limits limits;
+    int64_t max_rows;
+    int64_t longest;        /* positions of the longest row */
+    uint64_t made;          /* steps that the host has queued */
+    int64_t rows, requests; /* of the last of them */
+    /* On the device. */
+    tamis_step_counts *counts;
+    tamis_device_stamp *stamp;
+    int32_t *token, *request, *ks[2], *ke[2]; /* [max_rows] */
+    int32_t *gated;                           /* [max_rows] ke of the layer that runs */
+    int32_t *blocks, *blocks_count, *placed;  /* as in tamis_plan */
+    uint8_t *work;                            /* of one tile */
+    /* Pinned. */
+    uint32_t *status, *status_device;
+};
+
+/* Tiles of rows whose workspace stays inside the plan's. */
+tamis_tiling tamis_cuda_source_tiling(const tamis_indexer *indexer,
+                                      const tamis_plan_limits *limits);
+tamis_tiling tamis_cuda_consumer_tiling(const tamis_indexer *indexer,
+                                        const tamis_plan_limits *limits);
+/* Where a part begins; TAMIS_TILE_PARTS: the bytes of all. */
+int64_t tamis_cuda_tile_at(const tamis_tiling *tiling, int part);
+
+#endif

@@ -1,0 +1,302 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * plan_run.c: one layer of a step on the device, tile of rows after tile of rows.
+ *
+ *   source    gate, then per tile: block maxima -> publish -> place; the best topk + 1 blocks ->
+ *             place -> their scores -> topk (docs/numerics.md: they hold the selection); then stamp
+ *   consumer  gate with the stamp, then per tile: scores of the placed blocks -> topk; on the dense
+ *             route scores of everything -> topk of those at listed positions
+ *
+ * The route of a row cannot be the host's to choose: it knows no length. Lists ascend, so nothing
+ * is expanded.
+ */
+#include <stddef.h>
+
+#include "cache/address.h"
+#include "fail.h"
+#include "kernels/check_parts.h"
+#include "kernels/cuda/plan_cuda.h"
+#include "kernels/rows.h"
+
+enum { GATE_THREADS = 256, MAX_CTAS = 65535 };
+
+typedef struct layer_run {
+    tamis_cuda_plan *plan;
+    tamis_layer layer; /* its rows end where the gate lets them */
+    tamis_tiling tiling;
+    int64_t limit; /* positions that K holds */
+    void *stream;
+} layer_run;
+
+/* Rows r .. of a run, at most a tile of them. */
+typedef struct row_tile {
+    int64_t r;
+    tamis_rows rows;
+    tamis_query query;
+    tamis_selection selection;
+} row_tile;
+
+/* A list of blocks per row and where they lie. */
+typedef struct block_list {
+    int32_t *blocks, *placed, *counts;
+    int32_t width;
+} block_list;
+
+static int paged(const layer_run *run) {
+    return run->layer.indexer->k_layout == TAMIS_K_MXFP4_PAGE;
+}
+
+static row_tile tile_at(const layer_run *run, int64_t r) {
+    row_tile t;
+    int64_t left = run->layer.rows.count - r;
+    t.r = r;
+    t.rows = tamis_rows_at(&run->layer.rows, r);
+    t.rows.count = left < run->tiling.rows ? left : run->tiling.rows;
+    t.query = tamis_query_at(&run->layer.args->query, r);
+    t.selection = tamis_selection_at(&run->layer.selection, r);
+    return t;
+}
+
+static void *part(const layer_run *run, int which) {
+    return run->plan->work + tamis_cuda_tile_at(&run->tiling, which);
+}
+
+static block_list published(const layer_run *run, const row_tile *t) {
+    int64_t at = t->r * run->layer.topk_blocks;
+    block_list l = {run->plan->blocks + at, run->plan->placed + at, run->plan->blocks_count + t->r,
+                    run->layer.topk_blocks};
+    return l;
+}
+
+static block_list own(const layer_run *run) {
+    block_list l = {part(run, TAMIS_TILE_LIST), part(run, TAMIS_TILE_PLACED),
+                    part(run, TAMIS_TILE_COUNT), run->layer.selection.topk + 1};
+    return l;
+}
+
+/* ---- checks ---- */
+
+static tamis_status check_step(const tamis_cuda_plan *plan, const tamis_step *step,
+                               tamis_error *error) {
+    TAMIS_NEED(step != NULL, TAMIS_ERROR_ARGUMENT, "step", "a step", 0);
+    TAMIS_NEED(step->struct_size == sizeof *step && step->reserved == 0, TAMIS_ERROR_STRUCT_SIZE,
+               "step.struct_size", "a step that tamis_cuda_step_make made", step->struct_size);
+    if (step->counts != plan->counts) {
+        return tamis_fail(error, TAMIS_ERROR_STAMP, "step", "a step of this plan", "%s",
+                          "a step of another plan");
+    }
+    TAMIS_NEED(step->serial == plan->made, TAMIS_ERROR_STAMP, "step.serial", "the plan's last step",
+               step->serial);
+    return TAMIS_OK;
+}
+
+static tamis_status begin(tamis_cuda_plan *plan, const tamis_step *step,
+                          const tamis_layer_args *args, int consumer, void *stream, layer_run *run,
+                          tamis_error *error) {
+    TAMIS_NEED(plan != NULL, TAMIS_ERROR_ARGUMENT, "plan", "a plan", 0);
+    TAMIS_TRY(tamis_cuda_check_call(plan->cuda, args, error));
+    TAMIS_TRY(check_step(plan, step, error));
+    TAMIS_TRY(tamis_layer_resolve(plan->indexer, args, plan->rows, &run->layer, error));
+    TAMIS_TRY(tamis_layer_need_role(&run->layer, consumer, error));
+    run->plan = plan;
+    run->stream = stream;
+    run->layer.plan = NULL;
+    run->layer.step = step;
+    /* A step without requests has padding alone, which reads no page table. */
+    run->layer.rows =
+        tamis_layer_rows(&run->layer, step, plan->rows, plan->requests > 0 ? plan->requests : 1);
+    run->limit = tamis_cuda_limit(&run->layer.rows, &args->k);
+    run->tiling = consumer ? tamis_cuda_consumer_tiling(plan->indexer, &plan->limits)
+                           : tamis_cuda_source_tiling(plan->indexer, &plan->limits);
+    if (paged(run) && run->layer.rows.page_table == NULL) {
+        run->layer.rows.page_table_width = 0;
+        run->limit = 0;
+    }
+    return tamis_check_device_rows(&run->layer.rows, &args->k, error);
+}
+
+/* ---- kernels ---- */
+
+/* Rows then end at plan->gated. */
+static tamis_status queue_gate(layer_run *run, tamis_error *error) {
+    const tamis_cuda_plan *plan = run->plan;
+    tamis_rows *rows = &run->layer.rows;
+    tamis_gate_args gate = {0};
+    void *parameters[] = {&gate};
+    int64_t ctas = (rows->count + GATE_THREADS - 1) / GATE_THREADS;
+    gate.counts = plan->counts;
+    gate.stamp = plan->stamp;
+    gate.ks = rows->ks;
+    gate.ke = rows->ke;
+    gate.gated = plan->gated;
+    gate.status = plan->status_device;
+    gate.rows = rows->count;
+    gate.limit = run->limit;
+    gate.k_size = run->layer.args->k.size;
+    gate.layer = run->layer.args->layer;
+    gate.source = run->layer.role.role == TAMIS_ROLE_CONSUMER ? run->layer.role.source : -1;
+    rows->ke = plan->gated;
+    return tamis_cuda_launch(plan->cuda, TAMIS_CUDA_gate_smxx, (tamis_grid){ctas, 1, 0},
+                             run->stream, parameters, error);
+}
+
+static tamis_status queue_stamp(const layer_run *run, tamis_error *error) {
+    const tamis_cuda_plan *plan = run->plan;
+    tamis_stamp_args stamp = {0};
+    void *parameters[] = {&stamp};
+    stamp.counts = plan->counts;
+    stamp.stamp = plan->stamp;
+    stamp.status = plan->status_device;
+    stamp.rows = run->layer.rows.count;
+    stamp.k_size = run->layer.args->k.size;
+    stamp.layer = run->layer.args->layer;
+    return tamis_cuda_launch(plan->cuda, TAMIS_CUDA_stamp_smxx, (tamis_grid){1, 1, 0}, run->stream,
+                             parameters, error);
+}
+
+static tamis_status queue_publish(const layer_run *run, const row_tile *t, block_list to,
+                                  tamis_error *error) {
+    tamis_publish_args publish = {0};
+    publish.block_size = run->layer.block_size;
+    publish.topk_blocks = to.width;
+    publish.rows = t->rows;
+    publish.block_max = part(run, TAMIS_TILE_MAXIMA);
+    publish.block_max_stride = run->tiling.each[TAMIS_TILE_MAXIMA] / 4;
+    publish.blocks = to.blocks;
+    publish.blocks_stride = to.width;
+    publish.counts = to.counts;
+    return tamis_cuda_queue_publish(run->plan->cuda, &publish, run->plan->longest, run->stream,
+                                    error);
+}
+
+/* copy: the caller's blocks of the tile's first row, or NULL. */
+static tamis_status queue_place(const layer_run *run, const row_tile *t, block_list l,
+                                int32_t *copy, tamis_error *error) {
+    tamis_place_args place = {0};
+    void *parameters[] = {&place};
+    int64_t ctas = t->rows.count < MAX_CTAS ? t->rows.count : MAX_CTAS;
+    place.rows = t->rows;
+    place.blocks = l.blocks;
+    place.counts = l.counts;
+    place.placed = l.placed;
+    place.copy = copy;
+    place.copy_stride = run->layer.args->blocks_stride;
+    place.width = l.width;
+    place.block_size = run->layer.block_size;
+    place.page_size = run->layer.args->k.page_size;
+    return tamis_cuda_launch(run->plan->cuda, TAMIS_CUDA_place_smxx, (tamis_grid){ctas, 1, 0},
+                             run->stream, parameters, error);
+}
+
+/* Scores of everything a row sees, or their block maxima. */
+static tamis_status queue_scores(const layer_run *run, const row_tile *t, float *logits,
+                                 float *maxima, tamis_error *error) {
+    tamis_mqa_logits_args score = {0};
+    score.numerics = run->layer.indexer->numerics;
+    score.k = run->layer.args->k;
+    score.rows = t->rows;
+    score.query = t->query;
+    score.block_size = run->layer.block_size;
+    score.logits_type = TAMIS_F32;
+    score.logits = logits;
+    score.columns = logits ? run->plan->longest : 0;
+    score.logits_stride = run->tiling.each[TAMIS_TILE_SCORES] / 4;
+    score.block_max = maxima;
+    score.block_max_stride = run->tiling.each[TAMIS_TILE_MAXIMA] / 4;
+    return tamis_cuda_queue_mqa_logits(run->plan->cuda, &score, 0, run->stream, error);
+}
+
+static tamis_status queue_listed_scores(const layer_run *run, const row_tile *t, block_list l,
+                                        tamis_error *error) {
+    tamis_sparse_mqa_logits_args score = {0};
+    score.numerics = run->layer.indexer->numerics;
+    score.k = run->layer.args->k;
+    score.rows = t->rows;
+    score.query = t->query;
+    score.block_size = run->layer.block_size;
+    score.logits_type = TAMIS_F32;
+    score.width = l.width;
+    score.blocks = paged(run) ? l.blocks : l.placed;
+    score.blocks_stride = l.width;
+    score.counts = l.counts;
+    score.logits = part(run, TAMIS_TILE_SCORES);
+    score.logits_stride = run->tiling.each[TAMIS_TILE_SCORES] / 4;
+    score.physical = paged(run) ? l.placed : NULL;
+    score.physical_stride = l.width;
+    return tamis_cuda_queue_sparse_mqa_logits(run->plan->cuda, &score, run->stream, error);
+}
+
+/* gather: scores lie at their positions. */
+static tamis_status queue_topk(const layer_run *run, const row_tile *t, block_list l, int gather,
+                               tamis_error *error) {
+    tamis_topk_args topk = {0};
+    topk.logits_type = TAMIS_F32;
+    topk.block_size = run->layer.block_size;
+    topk.rows = t->rows;
+    topk.logits = part(run, TAMIS_TILE_SCORES);
+    topk.logits_stride = run->tiling.each[TAMIS_TILE_SCORES] / 4;
+    topk.width = (int64_t)l.width * run->layer.block_size;
+    topk.blocks = paged(run) ? l.blocks : l.placed;
+    topk.blocks_stride = l.width;
+    topk.page_size = run->layer.args->k.page_size;
+    topk.selection = t->selection;
+    return tamis_cuda_queue_topk(run->plan->cuda, &topk, gather, run->limit, run->stream, error);
+}
+
+/* ---- calls ---- */
+
+static int selects(const tamis_selection *out) {
+    return out->positions || out->slots || out->scores || out->counts;
+}
+
+static tamis_status source_tile(const layer_run *run, const row_tile *t, tamis_error *error) {
+    const tamis_layer_args *args = run->layer.args;
+    TAMIS_TRY(queue_scores(run, t, NULL, part(run, TAMIS_TILE_MAXIMA), error));
+    if (run->layer.role.role == TAMIS_ROLE_SOURCE) {
+        int32_t *copy = args->blocks ? args->blocks + t->r * args->blocks_stride : NULL;
+        TAMIS_TRY(queue_publish(run, t, published(run, t), error));
+        TAMIS_TRY(queue_place(run, t, published(run, t), copy, error));
+    }
+    if (!selects(&t->selection)) {
+        return TAMIS_OK;
+    }
+    TAMIS_TRY(queue_publish(run, t, own(run), error));
+    TAMIS_TRY(queue_place(run, t, own(run), NULL, error));
+    TAMIS_TRY(queue_listed_scores(run, t, own(run), error));
+    return queue_topk(run, t, own(run), 0, error);
+}
+
+static tamis_status consumer_tile(const layer_run *run, const row_tile *t, tamis_error *error) {
+    int dense = run->layer.indexer->sparse_logits == TAMIS_SPARSE_OFF;
+    if (dense) {
+        TAMIS_TRY(queue_scores(run, t, part(run, TAMIS_TILE_SCORES), NULL, error));
+    } else {
+        TAMIS_TRY(queue_listed_scores(run, t, published(run, t), error));
+    }
+    return queue_topk(run, t, published(run, t), dense, error);
+}
+
+tamis_status tamis_cuda_source_run(tamis_cuda_plan *plan, const tamis_step *step,
+                                   const tamis_layer_args *args, void *stream, tamis_error *error) {
+    layer_run run;
+    TAMIS_TRY(begin(plan, step, args, 0, stream, &run, error));
+    TAMIS_TRY(queue_gate(&run, error));
+    for (int64_t r = 0; r < run.layer.rows.count; r += run.tiling.rows) {
+        row_tile t = tile_at(&run, r);
+        TAMIS_TRY(source_tile(&run, &t, error));
+    }
+    return run.layer.role.role == TAMIS_ROLE_SOURCE ? queue_stamp(&run, error) : TAMIS_OK;
+}
+
+tamis_status tamis_cuda_consumer_run(tamis_cuda_plan *plan, const tamis_step *step,
+                                     const tamis_layer_args *args, void *stream,
+                                     tamis_error *error) {
+    layer_run run;
+    TAMIS_TRY(begin(plan, step, args, 1, stream, &run, error));
+    TAMIS_TRY(queue_gate(&run, error));
+    for (int64_t r = 0; r < run.layer.rows.count; r += run.tiling.rows) {
+        row_tile t = tile_at(&run, r);
+        TAMIS_TRY(consumer_tile(&run, &t, error));
+    }
+    return TAMIS_OK;
+}
