@@ -48,7 +48,8 @@ void dense_trial(trial *t, const scene *s, level l, block_lists lists, const pla
     trial_dense(t);
 }
 
-void rows_of(scene *s, int64_t context, const int64_t *lengths, int64_t rows, uint64_t seed) {
+void rows_of(scene *s, int hazard, int64_t context, const int64_t *lengths, int64_t rows,
+             uint64_t seed) {
     scene_prefill(s, 32, 128, context, lengths, rows);
-    scene_numbers(s, SCENE_MIXED, TAMIS_F32, seed);
+    scene_numbers(s, hazard, TAMIS_F32, seed);
 }

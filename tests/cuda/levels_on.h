@@ -14,6 +14,7 @@ void consume_trial(trial *t, const scene *s, level l, block_lists lists, const p
 void dense_trial(trial *t, const scene *s, level l, block_lists lists, const placement *where);
 
 /* One request, rows that see lengths[i] of its context. The same numbers for the same seed. */
-void rows_of(scene *s, int64_t context, const int64_t *lengths, int64_t rows, uint64_t seed);
+void rows_of(scene *s, int hazard, int64_t context, const int64_t *lengths, int64_t rows,
+             uint64_t seed);
 
 #endif

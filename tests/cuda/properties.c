@@ -38,7 +38,7 @@ static void replay_at(const mirror *m, void *exec, const tamis_rows *rows, int n
     scene s;
     int32_t ke[GRAPH_ROWS];
     results want;
-    rows_of(&s, GRAPH_CONTEXT, lengths, GRAPH_ROWS, 5);
+    rows_of(&s, SCENE_MIXED, GRAPH_CONTEXT, lengths, GRAPH_ROWS, 5);
     for (int i = 0; i < GRAPH_ROWS; i++)
         ke[i] = (int32_t)lengths[i];
     device_write(&device, mirror_at(m, rows->ke), ke, sizeof ke);
@@ -62,7 +62,7 @@ static void graph_of(int number, block_lists lists) {
     scene s;
     trial t;
     mirror m;
-    rows_of(&s, GRAPH_CONTEXT, captured, GRAPH_ROWS, 5);
+    rows_of(&s, SCENE_MIXED, GRAPH_CONTEXT, captured, GRAPH_ROWS, 5);
     if (number == STAGE_source)
         source_trial(&t, &s, flash, &where);
     else if (number == STAGE_consume)
@@ -130,7 +130,7 @@ static void test_far_pool(void) {
     mirror m;
     l.topk = 64;
     l.topk_blocks = 100;
-    rows_of(&s, 3000, lengths, ROWS, 9);
+    rows_of(&s, SCENE_MIXED, 3000, lengths, ROWS, 9);
     results want = level_source(backend, &s, l, &where, level_whole);
     source_trial(&t, &s, l, &where);
     mirror_new(&m, &device, &t, STAGE_source, 0);
@@ -168,7 +168,7 @@ static void test_tiles(void) {
         lengths[i] = i * 7 % 601;
     l.topk = 16;
     l.topk_blocks = 24;
-    rows_of(&s, 600, lengths, ROWS, 3);
+    rows_of(&s, SCENE_MIXED, 600, lengths, ROWS, 3);
     results want = level_source(backend, &s, l, &where, level_whole);
     source_trial(&t, &s, l, &where);
     t.args.source.rows.page_table_width = 131072; /* 8 M positions, of which rows see few */
@@ -241,7 +241,7 @@ static void test_live_length(void) {
         lengths[i] = 2048 - i;
     for (int i = 0; i < ROWS * WIDTH; i++)
         ids[i] = i % WIDTH;
-    rows_of(&s, 2048, lengths, ROWS, 4);
+    rows_of(&s, SCENE_PLAIN, 2048, lengths, ROWS, 4);
     for (int i = 0; i < 3; i++) {
         block_lists lists = {ids, WIDTH, NULL};
         double small = time_of(stages[i], &s, lists, 4096),
@@ -287,7 +287,7 @@ static void test_quiet(void) {
     block_lists lists = {ids, 20, NULL};
     for (int i = 0; i < 60; i++)
         ids[i] = i % 20 * 3;
-    rows_of(&s, 900, lengths, 3, 6);
+    rows_of(&s, SCENE_MIXED, 900, lengths, 3, 6);
     source_trial(&t[0], &s, flash, &where);
     consume_trial(&t[1], &s, flash, lists, &where);
     dense_trial(&t[2], &s, flash, lists, &where);
