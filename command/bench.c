@@ -19,7 +19,8 @@ enum {
     OPTION_LIST,
     OPTION_SCALING,
     OPTION_COMPARE_TIERS,
-    OPTION_VERBOSE
+    OPTION_VERBOSE,
+    OPTION_HUGE_PAGES
 };
 
 enum { SHAPES_MOST = 64 };
@@ -41,6 +42,8 @@ static const struct argp_option options[] = {
      "warm: after an untimed run of the same call; cold: after writing twice L2 + L3 of other "
      "memory (default: warm, and cold for consume of decode shapes)",
      2},
+    {"huge-pages", OPTION_HUGE_PAGES, NULL, 0,
+     "Ask the system for K in huge pages, as an engine's pool may lie", 2},
     {"seconds", OPTION_SECONDS, "S", 0, "Time for each contestant of a line (default: 0.3)", 3},
     {"repeats", OPTION_REPEATS, "N", 0, "Exactly N timed runs of each contestant, 1..201", 3},
     {"clock", OPTION_CLOCK, "wall|cpu", 0,
@@ -111,6 +114,9 @@ static error_t parse(int key, char *arg, struct argp_state *state) {
         return 0;
     case OPTION_CACHE:
         parse_cache(state, arg, &a->bench);
+        return 0;
+    case OPTION_HUGE_PAGES:
+        a->bench.huge_pages = 1;
         return 0;
     case OPTION_CLOCK:
         if (strcmp(arg, "wall") != 0 && strcmp(arg, "cpu") != 0)

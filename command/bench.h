@@ -30,6 +30,7 @@ typedef struct bench_shape {
     int32_t blocks, block_size; /* candidate blocks per row, positions per block */
     int32_t lists;              /* LISTS_LOCAL | LISTS_RANDOM */
     int32_t by_default;         /* part of a run that names no shape */
+    int32_t huge_pages;         /* ask for K in huge pages; no part of a shape file */
 } bench_shape;
 
 /* Returns STATUS_GOOD, or has said what is wrong with the file. */
@@ -189,7 +190,7 @@ void machine_text(void);
 /* ---- one run of the command (bench.c, bench_cells.c, bench_checks.c, bench_report.c) --------- */
 
 typedef struct bench_options {
-    int json, verbose, all, scaling, compare_tiers, checks;
+    int json, verbose, all, scaling, compare_tiers, checks, huge_pages;
     int32_t lists, warm, cold; /* cold -1: only where the default says so */
     contest_rules rules;
     int stages; /* bits of chosen stages */

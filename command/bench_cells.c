@@ -129,8 +129,10 @@ static int measure_all(cell *c, json_t *results) {
 int bench_cells(const bench_options *options, const bench_shape *shape, json_t *results,
                 json_t *inputs) {
     bench_scene scene;
+    bench_shape asked = *shape;
     cell *c = calloc(1, sizeof *c);
-    int status = c ? scene_make(shape, options->lists & shape->lists, 0, &scene)
+    asked.huge_pages = options->huge_pages;
+    int status = c ? scene_make(&asked, options->lists & shape->lists, 0, &scene)
                    : fail("no memory for a contest");
     if (status == STATUS_GOOD) {
         c->options = options;

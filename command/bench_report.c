@@ -32,11 +32,12 @@ static void print_inputs(const bench_scene *s) {
 
 void report_shape(const bench_scene *scene, int verbose) {
     const bench_shape *s = &scene->shape;
-    printf("\n%s: %s %s, %s positions, %d x %d, top %d of %s blocks of %d; K pool %s MiB%s\n",
+    printf("\n%s: %s %s, %s positions, %d x %d, top %d of %s blocks of %d; K pool %s MiB%s%s\n",
            s->name, grouped(s->rows),
            s->decode ? (s->rows == 1 ? "request" : "requests") : "rows of one prompt",
            grouped(s->positions), s->heads, s->dim, s->topk, grouped(s->blocks), s->block_size,
-           grouped(scene->pool_bytes >> 20), scene->pages_shared ? " (requests share pages)" : "");
+           grouped(scene->pool_bytes >> 20), scene->pages_shared ? " (requests share pages)" : "",
+           s->huge_pages ? ", huge pages asked for" : "");
     if (verbose)
         print_inputs(scene);
     printf("  %-18s %-6s %-5s %-6s %3s %5s %12s %6s %10s %9s %6s %14s %7s\n", "stage", "lists",

@@ -97,17 +97,6 @@ static inline void tamis_score_tile_at(const tamis_k_cache *k, const int32_t *pa
     }
 }
 
-/* Asks for the K of eight successive positions ahead of their use. */
-static inline void tamis_score_prefetch(const tamis_k_cache *k, const int32_t *page_row,
-                                        int64_t place) {
-    tamis_k_row row;
-    (void)tamis_score_run(k, page_row, place, &row);
-    for (int i = 0; i < TAMIS_TILE; i++) { /* any stride: one line for each position */
-        _mm_prefetch((const char *)row.codes + i * tamis_score_code_step(k), _MM_HINT_T0);
-    }
-    _mm_prefetch((const char *)row.scales, _MM_HINT_T0);
-}
-
 /* Scores rounded to bf16, ties to even; the one NaN there is keeps its bits. */
 static inline __m256 tamis_score_round_bf16(__m256 x) {
     __m256i bits = _mm256_castps_si256(x);

@@ -1,12 +1,17 @@
 /* SPDX-License-Identifier: MIT */
 /*
  * sparse_mqa_logits_avx2.c: scores of the positions inside listed blocks.
- * Blocks lie anywhere in K, so the K of later ones is asked for ahead of its use.
+ *
+ * Blocks lie anywhere in K, so the K of later ones is asked for ahead of its use: eight tiles at
+ * once, into L2, pages first. A prefetch retires only when its page is translated, so page walks of
+ * single prefetches stop the scoring between them one by one; those of a burst run side by side.
+ * Random blocks of a million positions, cold, took 211 TSC cycles a position with one tile ahead in
+ * L1 and take 123 (Zen 4 in a virtual machine; 157 and 102 warm with K in huge pages).
  */
 #include "kernels/kernels.h"
 #include "score_avx2.h"
 
-enum { AHEAD = 3 }; /* tiles; one takes about 600 cycles, as long as a miss to memory */
+enum { BURST = 8 }; /* tiles */
 
 /* A row of the call. */
 typedef struct sparse_row {
@@ -46,16 +51,43 @@ static inline int tile_of(const sparse_row *row, int64_t c, int64_t *place) {
     return row->length - j < TAMIS_TILE ? (int)(row->length - j) : TAMIS_TILE;
 }
 
+/* By assembly: gcc 12 takes a function that only prefetches for a pure one and drops its calls. */
+static inline void prefetch(const uint8_t *line) {
+    __asm__ volatile("prefetcht1 %0" : : "m"(*line));
+}
+
+/* Asks for the tiles of columns [c, c + BURST tiles) that lie before last. */
+static void prefetch_burst(const sparse_row *row, int64_t c, int64_t last) {
+    const tamis_k_cache *k = &row->args->k;
+    tamis_k_row keys[BURST];
+    int n = 0;
+    for (int i = 0; i < BURST && c < last; i++, c += TAMIS_TILE) {
+        int64_t place;
+        if (tile_of(row, c, &place) > 0) {
+            (void)tamis_score_run(k, row->page_row, place, &keys[n]);
+            prefetch(keys[n].codes);
+            prefetch(keys[n].scales);
+            n++;
+        }
+    }
+    for (int i = 0; i < n; i++) {
+        for (int64_t line = 64; line < TAMIS_TILE * tamis_score_code_step(k); line += 64) {
+            prefetch(keys[i].codes + line);
+        }
+    }
+}
+
 /* Columns [first, last) of row r; both are multiples of the tile. */
 static void score_columns(const tamis_sparse_mqa_logits_args *args, const tamis_score_row *query,
                           int64_t r, int64_t first, int64_t last) {
     const __m256 below = _mm256_set1_ps(-__builtin_inff());
     sparse_row row = row_of(args, r);
+    prefetch_burst(&row, first, last);
     for (int64_t c = first; c < last; c += TAMIS_TILE) {
         __m256 score = below;
-        int64_t ahead = c + AHEAD * TAMIS_TILE, place;
-        if (ahead < last && tile_of(&row, ahead, &place) > 0) {
-            tamis_score_prefetch(&args->k, row.page_row, place);
+        int64_t place;
+        if ((c - first) % (BURST * TAMIS_TILE) == 0) {
+            prefetch_burst(&row, c + BURST * TAMIS_TILE, last);
         }
         int n = tile_of(&row, c, &place);
         if (n > 0) {
