@@ -10,7 +10,7 @@
 #include <string.h>
 #include <sys/stat.h>
 
-#include "select.h"
+#include "select_cuda.h"
 
 typedef struct run_options {
     common_options common;
@@ -19,6 +19,7 @@ typedef struct run_options {
     const char *layers; /* --layers; NULL: all */
     int32_t numerics;
     int scores, slots, dense;
+    int cuda; /* --backend */
 } run_options;
 
 /* What the table says of a layer. */
@@ -39,7 +40,14 @@ typedef struct run_state {
     int32_t width; /* blocks per row; 0 when the model is one-level */
 } run_state;
 
-enum { OPTION_SCORES = 0x2001, OPTION_SLOTS, OPTION_NUMERICS, OPTION_LAYERS, OPTION_DENSE };
+enum {
+    OPTION_SCORES = 0x2001,
+    OPTION_SLOTS,
+    OPTION_NUMERICS,
+    OPTION_LAYERS,
+    OPTION_DENSE,
+    OPTION_BACKEND
+};
 
 static const struct argp_option option_list[] = {
     {"output", 'o', "RESULT", 0,
@@ -55,6 +63,8 @@ static const struct argp_option option_list[] = {
     {"dense", OPTION_DENSE, NULL, 0,
      "Consumers score their whole context and mask by the blocks: the same results, for comparison",
      2},
+    {"backend", OPTION_BACKEND, "cpu|cuda", 0,
+     "Where the work is done (default: cpu). cuda is the first NVIDIA GPU; the same results", 2},
     COMMON_OPTION_TIER,
     COMMON_OPTION_THREADS,
     COMMON_OPTION_JSON,
@@ -78,6 +88,11 @@ static error_t parse_run(int key, char *arg, struct argp_state *state) {
     case OPTION_LAYERS:
         run->layers = arg;
         return 0;
+    case OPTION_BACKEND:
+        run->cuda = strcmp(arg, "cuda") == 0;
+        if (!run->cuda && strcmp(arg, "cpu") != 0)
+            usage_error(state, "--backend: required cpu or cuda, found '%s'", arg);
+        return 0;
     case OPTION_NUMERICS:
         run->numerics = numerics_of(arg);
         if (run->numerics != TAMIS_NUMERICS_EXACT && run->numerics != TAMIS_NUMERICS_BF16)
@@ -93,6 +108,8 @@ static error_t parse_run(int key, char *arg, struct argp_state *state) {
             usage_error(state, "a TRACE is needed; see tamis run --help");
         if ((run->scores || run->slots) && !run->result)
             usage_error(state, "--scores and --slots need -o RESULT");
+        if (run->cuda && run->common.tier)
+            usage_error(state, "--tier names kernels of the CPU: required --backend cpu");
         return 0;
     default:
         return common_parse(key, arg, state, &run->common);
@@ -331,7 +348,11 @@ static int run_layer(run_state *run, int32_t i) {
     layer_line *line = &run->lines[i];
     tamis_error error = {0};
     run->out.counts = run->counts + i * run->trace->rows;
-    if (select_layer(&run->select, layer, &run->out, &line->seconds, &error) != TAMIS_OK)
+    cuda_selector *cuda = run->select.cuda;
+    tamis_status status =
+        cuda ? cuda_select_layer(cuda, &run->select, layer, &run->out, &line->seconds, &error)
+             : select_layer(&run->select, layer, &run->out, &line->seconds, &error);
+    if (status != TAMIS_OK)
         return fail_error(run->options->trace, &error);
     if (stopped)
         return fail("stopped by signal %d", stopped);
@@ -389,8 +410,12 @@ static void report_text(const run_state *run) {
     printf("total  %-8s  %8s  %18s  %12s  %12s\n", "", grouped(trace->rows * layers),
            grouped(total.scored), grouped((int64_t)ns_per_row(total.seconds, trace->rows * layers)),
            grouped(total.selected));
-    printf("tier %s, %d threads, numerics %s%s%s\n", tamis_backend_tier(run->select.backend),
-           (int)run->options->common.threads, numerics_name(run->options->numerics),
+    if (run->select.cuda)
+        printf("CUDA on %s", cuda_selector_name(run->select.cuda));
+    else
+        printf("tier %s, %d threads", tamis_backend_tier(run->select.backend),
+               (int)run->options->common.threads);
+    printf(", numerics %s%s%s\n", numerics_name(run->options->numerics),
            run->options->result ? "; written: " : "",
            run->options->result ? run->options->result : "");
 }
@@ -413,10 +438,13 @@ static void report_json(const run_state *run) {
         }
         json_array_append_new(layers, entry);
     }
+    const cuda_selector *cuda = run->select.cuda;
+    const char *tier = cuda ? NULL : tamis_backend_tier(run->select.backend);
     print_json(json_pack(
-        "{s:s, s:s, s:i, s:s, s:b, s:I, s:s?, s:o}", "trace", run->options->trace, "tier",
-        tamis_backend_tier(run->select.backend), "threads", (int)run->options->common.threads,
-        "numerics", numerics_name(run->options->numerics), "dense", run->options->dense, "rows",
+        "{s:s, s:s, s:s?, s:s?, s:i, s:s, s:b, s:I, s:s?, s:o}", "trace", run->options->trace,
+        "backend", cuda ? "cuda" : "cpu", "device", cuda ? cuda_selector_name(cuda) : NULL, "tier",
+        tier, "threads", (int)run->options->common.threads, "numerics",
+        numerics_name(run->options->numerics), "dense", run->options->dense, "rows",
         (json_int_t)trace->rows, "result", run->options->result, "layers", layers));
 }
 
@@ -458,8 +486,9 @@ int command_run(int argc, char **argv) {
     tamis_pool *pool = NULL;
     tamis_trace *trace = NULL;
     tamis_error error = {0};
-    int status = open_backend(&run.common, &backend);
-    if (status == STATUS_GOOD)
+    cuda_selector *cuda = NULL;
+    int status = run.cuda ? cuda_selector_open(&cuda) : open_backend(&run.common, &backend);
+    if (status == STATUS_GOOD && !run.cuda)
         status = open_pool(&run.common, &pool);
     if (status == STATUS_GOOD && tamis_trace_open(run.trace, &trace, &error) != TAMIS_OK)
         status = fail_error(run.trace, &error);
@@ -468,6 +497,7 @@ int command_run(int argc, char **argv) {
         state.select = (selector){.trace = trace,
                                   .backend = backend,
                                   .pool = pool,
+                                  .cuda = cuda,
                                   .numerics = run.numerics,
                                   .dense = run.dense,
                                   .stop = &stopped};
@@ -476,6 +506,7 @@ int command_run(int argc, char **argv) {
         run_free(&state);
     }
     tamis_trace_close(trace);
+    cuda_selector_close(cuda);
     tamis_pool_destroy(pool);
     tamis_backend_destroy(backend);
     return status;

@@ -26,6 +26,7 @@ typedef struct selector {
     const volatile int *stop;     /* set by a signal: give up between tiles */
     void *workspace;              /* kept from tile to tile */
     int64_t workspace_bytes;      /* its size */
+    struct cuda_selector *cuda;   /* NULL: the work is the CPU's */
     struct slice_report *reports; /* [threads] */
 } selector;
 

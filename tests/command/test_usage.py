@@ -33,6 +33,8 @@ def test_exit_codes(folder):
     for args in ([], ["walk"], ["run"], ["check"], ["gen"], ["run", trace, trace], ["run", "--no-such", trace],
                  ["run", trace, "--threads", "0"], ["run", trace, "--threads", "4x"], ["run", trace, "--scores"],
                  ["run", trace, "--numerics", "fp8"], ["run", trace, "--layers", "1,x"], ["run", trace, "--layers", "77"],
+                 ["run", trace, "--backend", "gpu"], ["run", trace, "--backend", "cuda", "--tier", "ref"],
+                 ["check", trace, result, "--backend", "cuda"],
                  ["check", trace, result, result], ["check", trace, result, "--rows", "0"], ["check", trace],
                  ["gen", os.path.join(folder, "g"), "--hazard", "none"], ["gen", os.path.join(folder, "g"), "--dim", "96"],
                  ["gen", os.path.join(folder, "g"), "--positions", "1048577"],
@@ -55,7 +57,8 @@ def test_json(folder):
     assert held["verdict"] == "exact" and held["rows"] == 4 and held["layers"] == 2 and held["differences"] == []
     assert {entry["class"] for entry in held["classes"]} == {"result", "exact", "bf16", "dg_bf16", "ref_bf16"}
     info = json.loads(good("info", "--json").out)
-    assert info["tiers"][0] == {"name": "ref", "supported": True} and info["cuda"] == {"built": False}
+    assert info["tiers"][0] == {"name": "ref", "supported": True} and set(info["cuda"]) == {"built", "compiler", "driver", "devices"}
+    assert info["cuda"]["built"] == (info["cuda"]["compiler"] is not None)
     broken = File(result)
     broken.set_row("selected.1", 0, [-1] * 512)
     broken.write(result)
