@@ -26,7 +26,7 @@ if ! pkg-config --exists jansson cmocka 2>/dev/null && ls "$root"/.carry/*.deb >
     done
     libs=$(dirname "$(find "$carry" -name 'libjansson.so' | head -n 1)")
     export PATH="$carry/usr/bin:$PATH" LD_LIBRARY_PATH="$libs:${LD_LIBRARY_PATH:-}"
-    export PKG_CONFIG_PATH="$libs/pkgconfig"
+    export PKG_CONFIG_PATH="$libs/pkgconfig" C_INCLUDE_PATH="$carry/usr/include" LIBRARY_PATH="$libs"
     sed -i "s|^prefix=/usr|prefix=$carry/usr|; s|=/usr/|=$carry/usr/|" "$PKG_CONFIG_PATH"/*.pc
 fi
 
@@ -38,7 +38,8 @@ cmake -S "$root" -B "$build" -G Ninja -DTAMIS_CUDA=on >"$build.log" 2>&1 || {
 }
 rm -f "$build.log"
 started=$(date +%s)
-cmake --build "$build" -j "$jobs" --target gpu_harness gpu_hostile gpu_properties >"$build/build.txt" 2>&1 || {
+cmake --build "$build" -j "$jobs" --target gpu_harness gpu_hostile gpu_properties \
+    gpu_plan_same gpu_plan_guard tamis_command >"$build/build.txt" 2>&1 || {
     tail -n 40 "$build/build.txt"
     exit 1
 }
@@ -66,9 +67,11 @@ sanitize() {
         sanitized="$sanitized, $tool skipped"
         return
     fi
-    for name in $stages levels stages; do
+    for name in $stages levels stages pages rows tiles stamps hostile; do
         case $name in
         levels | stages) echo "gpu_hostile $name" ;;
+        pages | rows | tiles) echo "gpu_plan_same $name" ;;
+        stamps | hostile) echo "gpu_plan_guard $name" ;;
         *) echo "gpu_harness $name few" ;;
         esac
     done | xargs -P 6 -I@ sh -c "set -- @; timeout 240 compute-sanitizer --tool $tool --error-exitcode 9 \

@@ -1,0 +1,68 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * plan_device.h: the layers of tests/plan on the GPU: their K, queries and batch copied there,
+ * every buffer an allocation of its own, and steps run by device plans.
+ */
+#ifndef TAMIS_TESTS_CUDA_PLAN_DEVICE_H
+#define TAMIS_TESTS_CUDA_PLAN_DEVICE_H
+
+#include "../plan/layers.h"
+#include "kernels/cuda/plan_cuda.h"
+
+typedef struct gpu {
+    tamis_cuda *cuda;
+    void *stream;
+    tamis_cu_result (*capture_begin)(void *stream, int mode);
+    tamis_cu_result (*capture_end)(void *stream, void **graph);
+    tamis_cu_result (*instantiate)(void **exec, void *graph, unsigned long long flags);
+    tamis_cu_result (*graph_launch)(void *exec, void *stream);
+    tamis_cu_result (*graph_destroy)(void *graph);
+    tamis_cu_result (*exec_destroy)(void *exec);
+    tamis_cu_result (*memory_info)(size_t *free, size_t *total);
+} gpu;
+
+extern gpu device;
+
+/* Exits with ctest's skip code where there is no GPU. */
+void gpu_open(void);
+void gpu_close(void);
+
+/* Device memory, freed all at once by gpu_release. */
+void *gpu_new(int64_t bytes);
+void *gpu_copy(const void *host, int64_t bytes);
+void gpu_release(void);
+void gpu_write(void *to, const void *from, int64_t bytes);
+void gpu_read(void *to, const void *from, int64_t bytes);
+void gpu_sync(void);
+void gpu_call(int result, const char *what);
+
+/* Layers whose arrays lie on the device. */
+typedef struct twin {
+    const layers *l;
+    tamis_batch batch;
+    tamis_k_cache cache[2];
+    tamis_query query[LAYERS];
+} twin;
+
+twin twin_make(const layers *l);
+/* Copies the arrays of layers of the same sizes over the twin's. */
+void twin_fill(twin *t, const layers *l);
+
+/* The limits of layers_plan. */
+tamis_plan_limits layers_limits(const layers *l, int64_t rows);
+/* A plan in memory that held something else before; max_context 0: the longest request's. */
+tamis_cuda_plan *twin_plan(const twin *t, const tamis_indexer *indexer, int64_t rows,
+                           int64_t max_context);
+tamis_step twin_step(tamis_cuda_plan *plan, const twin *t);
+
+/* An outcome on the device, poisoned as outcome_make's; then its copy on the host. */
+outcome gpu_outcome(const layers *l, int32_t layer, int64_t rows);
+void gpu_poison(const layers *l, int32_t layer, const outcome *on_device);
+outcome gpu_pull(const layers *l, int32_t layer, const outcome *on_device);
+/* What a layer writes that may see nothing: -1, on top of the poison. */
+outcome outcome_nothing(const layers *l, int32_t layer, int64_t rows);
+
+void twin_queue(tamis_cuda_plan *plan, const tamis_step *step, const twin *t, int32_t layer,
+                const outcome *on_device);
+
+#endif
