@@ -99,6 +99,16 @@ TAMIS_API tamis_status tamis_cuda_stream_destroy(const tamis_cuda *cuda, void *s
 TAMIS_API tamis_status tamis_cuda_stream_sync(const tamis_cuda *cuda, void *stream,
                                               tamis_error *error);
 
+/* Marks in a stream, and the milliseconds between two, which waits for the later one. */
+TAMIS_API tamis_status tamis_cuda_event_create(const tamis_cuda *cuda, void **event,
+                                               tamis_error *error);
+TAMIS_API tamis_status tamis_cuda_event_destroy(const tamis_cuda *cuda, void *event,
+                                                tamis_error *error);
+TAMIS_API tamis_status tamis_cuda_event_record(const tamis_cuda *cuda, void *event, void *stream,
+                                               tamis_error *error);
+TAMIS_API tamis_status tamis_cuda_event_elapsed(const tamis_cuda *cuda, void *from, void *to,
+                                                float *milliseconds, tamis_error *error);
+
 /* ---- stages -------------------------------------------------------------------------------- */
 
 /*

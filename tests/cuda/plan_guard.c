@@ -2,7 +2,8 @@
 /*
  * plan_guard.c: what a device plan guards where no host can look: stamps, rows of other steps,
  * hostile lengths, graphs replayed with other lengths, tables and contents, and that runs only
- * launch. gpu_plan_guard NAME runs one of: stamps, other_rows, graph, hostile, quiet.
+ * launch. gpu_plan_guard NAME runs one of: stamps, other_rows, graph, hostile, quiet,
+ * events.
  */
 #include "plan_device.h"
 
@@ -413,9 +414,35 @@ static void quiet(void **state) {
     scene_end(&s);
 }
 
+/* The time between two marks is that of the work between them. */
+static void events(void **state) {
+    void *from, *to;
+    float some_time = -1, none = -1;
+    tamis_error e = {0};
+    (void)state;
+    seed(13);
+    scene s = scene_of(layers_make(small, some, COUNT(some)), 0, TAMIS_SPARSE_ON);
+    succeeded(tamis_cuda_event_create(device.cuda, &from, &e), &e, __LINE__);
+    succeeded(tamis_cuda_event_create(device.cuda, &to, &e), &e, __LINE__);
+    succeeded(tamis_cuda_event_record(device.cuda, from, device.stream, &e), &e, __LINE__);
+    succeeded(tamis_cuda_event_elapsed(device.cuda, from, from, &none, &e), &e, __LINE__);
+    succeeded(tamis_cuda_event_record(device.cuda, from, device.stream, &e), &e, __LINE__);
+    tamis_step step = twin_step(s.plan, &s.t);
+    queue_all(&s, &step);
+    succeeded(tamis_cuda_event_record(device.cuda, to, device.stream, &e), &e, __LINE__);
+    succeeded(tamis_cuda_event_elapsed(device.cuda, from, to, &some_time, &e), &e, __LINE__);
+    assert_true(none == 0 && some_time > 0 && some_time < 10000);
+    assert_int_equal(tamis_cuda_event_elapsed(device.cuda, from, to, NULL, &e),
+                     TAMIS_ERROR_ARGUMENT);
+    succeeded(tamis_cuda_event_destroy(device.cuda, from, &e), &e, __LINE__);
+    succeeded(tamis_cuda_event_destroy(device.cuda, to, &e), &e, __LINE__);
+    succeeded(tamis_cuda_event_destroy(device.cuda, NULL, &e), &e, __LINE__);
+    scene_end(&s);
+}
+
 static const struct CMUnitTest list[] = {
     cmocka_unit_test(stamps),  cmocka_unit_test(other_rows), cmocka_unit_test(graph),
-    cmocka_unit_test(hostile), cmocka_unit_test(quiet),
+    cmocka_unit_test(hostile), cmocka_unit_test(quiet),      cmocka_unit_test(events),
 };
 
 int main(int argc, char **argv) {

@@ -1,0 +1,205 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * plan_fake.c: what device plans refuse, how much memory they take and what they launch, on a
+ * driver that runs nothing.
+ */
+#include <dlfcn.h>
+
+#include "fake_driver.h"
+#include "plan_device.h"
+
+enum { ROWS = 70, SKIPPED = 77 };
+static const shape sizes = {TAMIS_K_MXFP4_PAGE, 16, 4, 64, 16, 6, 8, 1, TAMIS_NUMERICS_EXACT};
+static const request some[] = {{150, 1}, {203, 4}, {96, 20}};
+
+static fake_machine *machine;
+static tamis_cuda *cuda;
+/* Nobody follows these on such a driver. */
+static void *const far = (void *)4096;
+
+static tamis_cuda_plan *plan_of(const layers *l, const tamis_indexer *indexer, void *memory) {
+    tamis_plan_limits limits = layers_limits(l, ROWS);
+    tamis_error e = {0};
+    tamis_cuda_plan *plan;
+    int64_t bytes = tamis_cuda_plan_bytes(indexer, &limits, &e);
+    succeeded(tamis_cuda_plan_create(cuda, indexer, &limits, memory, bytes, NULL, &plan, &e), &e,
+              __LINE__);
+    return plan;
+}
+
+static void refuse(tamis_status status, tamis_status want, const tamis_error *e, const char *name) {
+    if (status != want || strstr(e->argument, name) == NULL) {
+        fail_msg("status %d about %s (required %s, found %s), not %d about %s", status, e->argument,
+                 e->required, e->found, want, name);
+    }
+}
+
+static void creation(void **state) {
+    (void)state;
+    seed(1);
+    layers *l = layers_make(sizes, some, COUNT(some));
+    tamis_indexer *indexer = layers_indexer(l, "auto", TAMIS_SPARSE_ON);
+    tamis_plan_limits limits = layers_limits(l, ROWS), bad = limits;
+    tamis_cuda_plan *plan;
+    tamis_error e = {0};
+    int64_t bytes = tamis_cuda_plan_bytes(indexer, &limits, &e);
+    bad.max_requests = 0;
+#define REFUSE_PLAN(code, name, ...)                                                               \
+    plan = far;                                                                                    \
+    refuse(tamis_cuda_plan_create(__VA_ARGS__, NULL, &plan, &e), code, &e, name);                  \
+    assert_null(plan)
+    REFUSE_PLAN(TAMIS_ERROR_ARGUMENT, "cuda", NULL, indexer, &limits, far, bytes);
+    REFUSE_PLAN(TAMIS_ERROR_ARGUMENT, "indexer", cuda, NULL, &limits, far, bytes);
+    REFUSE_PLAN(TAMIS_ERROR_LIMIT, "max_requests", cuda, indexer, &bad, far, bytes);
+    REFUSE_PLAN(TAMIS_ERROR_WORKSPACE, "bytes", cuda, indexer, &limits, far, bytes - 1);
+    REFUSE_PLAN(TAMIS_ERROR_WORKSPACE, "memory", cuda, indexer, &limits, NULL, bytes);
+    REFUSE_PLAN(TAMIS_ERROR_WORKSPACE, "memory", cuda, indexer, &limits, (void *)4160, bytes);
+    assert_int_equal(tamis_cuda_plan_create(cuda, indexer, &limits, far, bytes, NULL, NULL, &e),
+                     TAMIS_ERROR_ARGUMENT);
+    assert_int_equal(tamis_cuda_plan_bytes(NULL, &limits, &e), -1);
+    assert_int_equal(tamis_cuda_plan_bytes(indexer, &bad, &e), -1);
+    tamis_cuda_plan_destroy(NULL);
+    tamis_indexer_destroy(indexer);
+}
+
+/* A source of 16,384 rows at a million positions: its scores would be 64 GiB. */
+static void workspace(void **state) {
+    (void)state;
+    shape s = {TAMIS_K_MXFP4_PAGE, 64, 32, 128, 512, 2048, 8, 1, TAMIS_NUMERICS_EXACT};
+    layers *l = layers_make(s, some, COUNT(some));
+    for (int32_t mode = TAMIS_SPARSE_OFF; mode <= TAMIS_SPARSE_AUTO; mode++) {
+        tamis_indexer *indexer = layers_indexer(l, "auto", mode);
+        tamis_plan_limits limits = layers_limits(l, 16384);
+        limits.max_context = 1 << 20;
+        /* token, request, ks, ke, gated, counts: 8 words a row; blocks and placed: 2 lists. */
+        int64_t arrays = (int64_t)16384 * (8 * 4 + 2 * 2048 * 4) + 4096;
+        int64_t bytes = tamis_cuda_plan_bytes(indexer, &limits, NULL);
+        assert_true(bytes > arrays && bytes <= arrays + (256 << 20));
+        tamis_indexer_destroy(indexer);
+    }
+}
+
+static void steps(void **state) {
+    (void)state;
+    seed(2);
+    layers *l = layers_make(sizes, some, COUNT(some));
+    tamis_indexer *indexer = layers_indexer(l, "auto", TAMIS_SPARSE_ON);
+    tamis_cuda_plan *plan = plan_of(l, indexer, far);
+    tamis_batch b = l->batch;
+    tamis_step step;
+    tamis_error e = {0};
+    int launches = machine->launches;
+#define REFUSE_STEP(change, code, name)                                                            \
+    b = l->batch;                                                                                  \
+    change;                                                                                        \
+    refuse(tamis_cuda_step_make(plan, &b, &step, NULL, &e), code, &e, name)
+    REFUSE_STEP(b.struct_size = 1, TAMIS_ERROR_STRUCT_SIZE, "struct_size");
+    REFUSE_STEP(b.requests = MAX_TEST_REQUESTS + 1, TAMIS_ERROR_LIMIT, "requests");
+    REFUSE_STEP(b.requests = 0, TAMIS_ERROR_ARGUMENT, "tokens");
+    REFUSE_STEP(b.tokens = ROWS + 1, TAMIS_ERROR_LIMIT, "tokens");
+    REFUSE_STEP(b.padded_rows = ROWS + 1, TAMIS_ERROR_LIMIT, "padded_rows");
+    REFUSE_STEP(b.padded_rows = b.tokens - 1, TAMIS_ERROR_ARGUMENT, "padded_rows");
+    REFUSE_STEP(b.context = NULL, TAMIS_ERROR_ARGUMENT, "context");
+    REFUSE_STEP(b.query_start = NULL, TAMIS_ERROR_ARGUMENT, "context");
+    REFUSE_STEP(b.page_table[0] = NULL, TAMIS_ERROR_ARGUMENT, "page_table");
+    REFUSE_STEP(b.page_table_width[1] = -1, TAMIS_ERROR_ARGUMENT, "page_table_width");
+    REFUSE_STEP(b.page_table_stride[1] = 1, TAMIS_ERROR_ARGUMENT, "page_table_stride");
+    refuse(tamis_cuda_step_make(NULL, &l->batch, &step, NULL, &e), TAMIS_ERROR_ARGUMENT, &e,
+           "plan");
+    refuse(tamis_cuda_step_make(plan, &l->batch, NULL, NULL, &e), TAMIS_ERROR_ARGUMENT, &e, "step");
+    assert_int_equal(machine->launches, launches);
+    succeeded(tamis_cuda_step_make(plan, &l->batch, &step, far, &e), &e, __LINE__);
+    assert_int_equal(machine->launches, launches + 2);
+    assert_ptr_equal(machine->stream, far);
+    tamis_cuda_plan_destroy(plan);
+    tamis_indexer_destroy(indexer);
+}
+
+typedef tamis_status run_call(tamis_cuda_plan *plan, const tamis_step *step,
+                              const tamis_layer_args *args, void *stream, tamis_error *error);
+
+static void runs(void **state) {
+    (void)state;
+    seed(3);
+    layers *l = layers_make(sizes, some, COUNT(some));
+    tamis_indexer *indexer = layers_indexer(l, "auto", TAMIS_SPARSE_ON);
+    tamis_cuda_plan *plan = plan_of(l, indexer, far);
+    tamis_cuda_plan *other = plan_of(l, indexer, (void *)8192);
+    tamis_step step, old, its;
+    tamis_error e = {0};
+    succeeded(tamis_cuda_step_make(plan, &l->batch, &old, NULL, &e), &e, __LINE__);
+    succeeded(tamis_cuda_step_make(plan, &l->batch, &step, NULL, &e), &e, __LINE__);
+    succeeded(tamis_cuda_step_make(other, &l->batch, &its, NULL, &e), &e, __LINE__);
+    int launches = machine->launches;
+    outcome out = outcome_make(l, LAYER_SOURCE, ROWS);
+    tamis_layer_args good = layers_args(l, LAYER_SOURCE, &out), a = good;
+    run_call *source = tamis_cuda_source_run, *consumer = tamis_cuda_consumer_run;
+#define REFUSE_RUN(call, of, change, code, name)                                                   \
+    a = good;                                                                                      \
+    change;                                                                                        \
+    refuse(call(plan, of, &a, NULL, &e), code, &e, name)
+    REFUSE_RUN(source, &old, (void)0, TAMIS_ERROR_STAMP, "serial");
+    REFUSE_RUN(consumer, &old, a.layer = LAYER_CONSUMER, TAMIS_ERROR_STAMP, "serial");
+    REFUSE_RUN(source, NULL, (void)0, TAMIS_ERROR_ARGUMENT, "step");
+    REFUSE_RUN(source, &step, a.struct_size++, TAMIS_ERROR_STRUCT_SIZE, "struct_size");
+    REFUSE_RUN(source, &step, a.layer = LAYERS, TAMIS_ERROR_ARGUMENT, "layer");
+    REFUSE_RUN(source, &step, a.layer = LAYER_CONSUMER;
+               a.blocks = NULL, TAMIS_ERROR_ARGUMENT, "layer");
+    REFUSE_RUN(consumer, &step, (void)0, TAMIS_ERROR_ARGUMENT, "layer");
+    REFUSE_RUN(source, &step, a.layer = LAYER_REUSE;
+               a.blocks = NULL, TAMIS_ERROR_ARGUMENT, "layer");
+    REFUSE_RUN(source, &step, a.layer = LAYER_FULL, TAMIS_ERROR_ARGUMENT, "blocks");
+    REFUSE_RUN(source, &step, a.blocks_stride = 5, TAMIS_ERROR_ARGUMENT, "blocks_stride");
+    REFUSE_RUN(source, &step, a.k.layout = TAMIS_K_MXFP4_ROW, TAMIS_ERROR_LAYOUT, "layout");
+    REFUSE_RUN(source, &step, a.k.page_size = 32, TAMIS_ERROR_LAYOUT, "page_size");
+    REFUSE_RUN(source, &step, a.k.codes = NULL, TAMIS_ERROR_LAYOUT, "codes");
+    REFUSE_RUN(source, &step, a.query.heads = 8, TAMIS_ERROR_GEOMETRY, "heads");
+    REFUSE_RUN(source, &step, a.query.codes = NULL, TAMIS_ERROR_ARGUMENT, "codes");
+    REFUSE_RUN(source, &step, a.selection.topk = 8, TAMIS_ERROR_ARGUMENT, "topk");
+    REFUSE_RUN(source, &step, a.selection.slots_stride = 1, TAMIS_ERROR_ARGUMENT, "slots_stride");
+    refuse(source(plan, &its, &good, NULL, &e), TAMIS_ERROR_STAMP, &e, "step");
+    refuse(source(NULL, &step, &good, NULL, &e), TAMIS_ERROR_ARGUMENT, &e, "plan");
+    refuse(source(plan, &step, NULL, NULL, &e), TAMIS_ERROR_ARGUMENT, &e, "args");
+    assert_int_equal(machine->launches, launches);
+    /* gate; scores, publish, place, publish, place, scores, topk; stamp. gate; scores, topk. */
+    succeeded(source(plan, &step, &good, NULL, &e), &e, __LINE__);
+    assert_int_equal(machine->launches, launches + 9);
+    out.blocks = NULL;
+    good = layers_args(l, LAYER_CONSUMER, &out);
+    succeeded(consumer(plan, &step, &good, NULL, &e), &e, __LINE__);
+    assert_int_equal(machine->launches, launches + 12);
+    tamis_cuda_plan_destroy(plan);
+    tamis_cuda_plan_destroy(other);
+    tamis_indexer_destroy(indexer);
+}
+
+static int after(void **state) {
+    (void)state;
+    release();
+    return 0;
+}
+
+int main(void) {
+    static const struct CMUnitTest list[] = {
+        cmocka_unit_test_teardown(creation, after), cmocka_unit_test_teardown(workspace, after),
+        cmocka_unit_test_teardown(steps, after), cmocka_unit_test_teardown(runs, after)};
+    tamis_error e = {0};
+    void *library = dlopen("libcuda.so.1", RTLD_NOW);
+    fake_machine *(*machine_of)(void) = NULL;
+    void *found = library ? dlsym(library, "fake_machine_get") : NULL;
+    memcpy(&machine_of, &found, sizeof found);
+    if (machine_of == NULL || tamis_cuda_built() == 0) {
+        printf("skipped: %s\n", machine_of ? "a build without CUDA kernels" : "no fake driver");
+        return SKIPPED;
+    }
+    machine = machine_of();
+    *machine = (fake_machine){.version = 99000, .devices = 1, .major = 9, .context = 1};
+    tamis_status status = tamis_cuda_create(&cuda, &e);
+    if (status != TAMIS_OK) {
+        printf("%s: required %s, found %s\n", e.argument, e.required, e.found);
+        return 1;
+    }
+    int failed = cmocka_run_group_tests(list, NULL, NULL);
+    tamis_cuda_destroy(cuda);
+    return failed;
+}
