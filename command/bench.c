@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "bench.h"
+#include "bench_cuda.h"
 #include "command.h"
 
 enum {
@@ -20,7 +21,8 @@ enum {
     OPTION_SCALING,
     OPTION_COMPARE_TIERS,
     OPTION_VERBOSE,
-    OPTION_HUGE_PAGES
+    OPTION_HUGE_PAGES,
+    OPTION_BACKEND
 };
 
 enum { SHAPES_MOST = 64 };
@@ -29,7 +31,7 @@ typedef struct arguments {
     common_options common;
     bench_options bench;
     const char *shapes[SHAPES_MOST];
-    int count, list;
+    int count, list, cuda;
 } arguments;
 
 static const struct argp_option options[] = {
@@ -44,6 +46,9 @@ static const struct argp_option options[] = {
      2},
     {"huge-pages", OPTION_HUGE_PAGES, NULL, 0,
      "Ask the system for K in huge pages, as an engine's pool may lie", 2},
+    {"backend", OPTION_BACKEND, "cpu|cuda", 0,
+     "cuda: source and consume on the first NVIDIA GPU, every row of a shape, against dense there",
+     2},
     {"seconds", OPTION_SECONDS, "S", 0, "Time for each contestant of a line (default: 0.3)", 3},
     {"repeats", OPTION_REPEATS, "N", 0, "Exactly N timed runs of each contestant, 1..201", 3},
     {"clock", OPTION_CLOCK, "wall|cpu", 0,
@@ -92,6 +97,24 @@ static void parse_cache(const struct argp_state *state, const char *arg, bench_o
     bench->cold = kinds >> 1;
 }
 
+/* What says nothing about a GPU is refused rather than ignored. */
+static void check_cuda(const struct argp_state *state, const arguments *a) {
+    const bench_options *b = &a->bench;
+    const char *given = b->cold >= 0            ? "--cache"
+                        : b->rules.cpu_clock    ? "--clock"
+                        : b->huge_pages         ? "--huge-pages"
+                        : b->compare_tiers      ? "--compare-tiers"
+                        : b->scaling            ? "--scaling"
+                        : b->verbose            ? "--verbose"
+                        : a->common.tier        ? "--tier"
+                        : a->common.threads > 1 ? "--threads"
+                                                : NULL;
+    if (given)
+        usage_error(state, "%s: required --backend cpu, found cuda", given);
+    if (b->stages & ~(1 << STAGE_source | 1 << STAGE_consume))
+        usage_error(state, "--stage: required source or consume with --backend cuda");
+}
+
 static error_t parse(int key, char *arg, struct argp_state *state) {
     arguments *a = state->input;
     switch (key) {
@@ -123,6 +146,11 @@ static error_t parse(int key, char *arg, struct argp_state *state) {
             usage_error(state, "--clock: required wall or cpu, found '%s'", arg);
         a->bench.rules.cpu_clock = strcmp(arg, "cpu") == 0;
         return 0;
+    case OPTION_BACKEND:
+        a->cuda = strcmp(arg, "cuda") == 0;
+        if (!a->cuda && strcmp(arg, "cpu") != 0)
+            usage_error(state, "--backend: required cpu or cuda, found '%s'", arg);
+        return 0;
     case OPTION_ALL:
         a->bench.all = 1;
         return 0;
@@ -137,6 +165,10 @@ static error_t parse(int key, char *arg, struct argp_state *state) {
         return 0;
     case OPTION_VERBOSE:
         a->bench.verbose = 1;
+        return 0;
+    case ARGP_KEY_END:
+        if (a->cuda)
+            check_cuda(state, a);
         return 0;
     case ARGP_KEY_ARG:
         usage_error(state, "no argument is taken, found '%s'; a shape is named by --shape", arg);
@@ -268,12 +300,15 @@ int command_bench(int argc, char **argv) {
     a.common.threads = 1;
     argp_parse(&bench_argp, argc, argv, 0, NULL, &a);
     /* A question about one stage or shape gets its answer only. */
+    a.bench.json = a.common.json;
     a.bench.checks = a.bench.scaling || (a.count == 0 && a.bench.stages == 0);
     if (a.bench.stages == 0)
         a.bench.stages = (1 << STAGES) - 1;
     int status = choose_shapes(&a, &shapes, &count);
     if (status == STATUS_GOOD)
-        status = a.list ? list_shapes(shapes, count, a.common.json) : run(&a, shapes, count);
+        status = a.list   ? list_shapes(shapes, count, a.common.json)
+                 : a.cuda ? bench_cuda(&a.bench, shapes, count)
+                          : run(&a, shapes, count);
     free(shapes);
     return status;
 }

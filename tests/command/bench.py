@@ -79,6 +79,10 @@ def test_usage():
     refused("found '0'", "--seconds", "0")
     refused("no-such", "--tier", "no-such", "--shape", TINY)
     refused("found 'sun'", "--clock", "sun")
+    refused("found 'gpu'", "--backend", "gpu")
+    for option in (["--clock", "cpu"], ["--cache", "cold"], ["--tier", "ref"], ["--threads", "2"], ["--huge-pages"]):
+        refused(option[0] + ": required --backend cpu", "--backend", "cuda", *option)
+    refused("required source or consume", "--backend", "cuda", "--stage", "topk")
     tiny = open(TINY).read()
     cases = [("rows       2\n", "", "'rows' is missing"),
              ("rows       2", "rows       0", "found '0'"),
