@@ -10,16 +10,18 @@
 #include <string.h>
 
 #include "check.h"
+#include "made.h"
 
 typedef struct check_options {
     common_options common;
     const char *trace;
-    const char *result; /* NULL: results inside the trace */
+    const char *result; /* NULL: results inside the trace, or made by the backend */
     int64_t rows;       /* to sample; 0: all */
     int32_t numerics;
+    const char *backend; /* that selects; NULL: selections are given */
 } check_options;
 
-enum { OPTION_ROWS = 0x4001, OPTION_NUMERICS };
+enum { OPTION_ROWS = 0x4001, OPTION_NUMERICS, OPTION_BACKEND };
 
 static const struct argp_option option_list[] = {
     {"rows", OPTION_ROWS, "N", 0,
@@ -27,6 +29,8 @@ static const struct argp_option option_list[] = {
      1},
     {"numerics", OPTION_NUMERICS, "CLASS", 0,
      "The class that the result claims: exact (default), bf16, dg_bf16 or ref_bf16", 1},
+    {"backend", OPTION_BACKEND, "cpu|cuda", 0,
+     "Select here and judge that, instead of a RESULT. cuda is the first NVIDIA GPU", 1},
     COMMON_OPTION_THREADS,
     COMMON_OPTION_JSON,
     {0}};
@@ -44,6 +48,11 @@ static error_t parse_check(int key, char *arg, struct argp_state *state) {
             usage_error(state, "--numerics: required exact, bf16, dg_bf16 or ref_bf16, found '%s'",
                         arg);
         return 0;
+    case OPTION_BACKEND:
+        check->backend = arg;
+        if (strcmp(arg, "cuda") != 0 && strcmp(arg, "cpu") != 0)
+            usage_error(state, "--backend: required cpu or cuda, found '%s'", arg);
+        return 0;
     case ARGP_KEY_ARG:
         if (state->arg_num > 1)
             usage_error(state, "TRACE and RESULT are taken, found '%s' as well", arg);
@@ -52,6 +61,13 @@ static error_t parse_check(int key, char *arg, struct argp_state *state) {
     case ARGP_KEY_END:
         if (!check->trace)
             usage_error(state, "a TRACE is needed; see tamis check --help");
+        if (check->backend && check->result)
+            usage_error(state, "--backend selects what is judged: required no RESULT, found '%s'",
+                        check->result);
+        if (check->backend && check->numerics != TAMIS_NUMERICS_EXACT &&
+            check->numerics != TAMIS_NUMERICS_BF16)
+            usage_error(state, "--numerics: required exact or bf16 with --backend, found %s",
+                        numerics_name(check->numerics));
         return 0;
     default:
         return common_parse(key, arg, state, &check->common);
@@ -62,8 +78,8 @@ static const struct argp check_argp = {
     .options = option_list,
     .parser = parse_check,
     .args_doc = "TRACE [RESULT]",
-    .doc = "Hold the selections in RESULT, or those inside TRACE, against an independent "
-           "computation of both levels."
+    .doc = "Hold the selections in RESULT, those inside TRACE, or with --backend those made here, "
+           "against an independent computation of both levels."
            "\vThe last line is `check: exact, R rows x L layers' (or the class of --numerics) and "
            "the exit status 0 when every judged row is right to the position. Otherwise it begins "
            "`check: WRONG', `check: rounding only (CLASS)' or `check: tie order only', and the "
@@ -214,7 +230,7 @@ static int take_lists(check_state *c, const tamis_trace *trace, const tamis_resu
 }
 
 static int check_lists(check_state *c, const check_options *options, const tamis_result *result,
-                       const safetensors *file) {
+                       const safetensors *file, const int32_t *const *made_counts) {
     const tamis_trace *trace = c->judge.trace;
     size_t layers = (size_t)trace->layer_count + 1;
     const int32_t **selected = calloc(layers, sizeof *selected);
@@ -224,6 +240,8 @@ static int check_lists(check_state *c, const check_options *options, const tamis
     int status = selected && counts ? take_lists(c, trace, result, selected) : fail("no memory");
     if (status == STATUS_GOOD)
         status = find_counts(trace, file, c->result, counts);
+    for (int32_t i = 0; status == STATUS_GOOD && made_counts && i < trace->layer_count; i++)
+        counts[i] = made_counts[i];
     if (status == STATUS_GOOD)
         status = choose_rows(c, options->rows);
     if (status == STATUS_GOOD)
@@ -244,27 +262,45 @@ static int check_lists(check_state *c, const check_options *options, const tamis
     return status;
 }
 
+static int check_given(check_state *c, const check_options *options) {
+    tamis_result *result = NULL;
+    safetensors *file = NULL;
+    tamis_error error = {0};
+    int status = STATUS_GOOD;
+    if (options->result &&
+        (tamis_result_open(options->result, c->judge.trace, &result, &error) != TAMIS_OK ||
+         safetensors_open(options->result, &file, &error) != TAMIS_OK))
+        status = fail_error(options->result, &error);
+    else
+        status = check_lists(c, options, result, file, NULL);
+    safetensors_close(file);
+    tamis_result_close(result);
+    return status;
+}
+
+static int check_made(check_state *c, const check_options *options) {
+    made_result made = {0};
+    int status = make_result(c->judge.trace, strcmp(options->backend, "cuda") == 0,
+                             &options->common, options->numerics, &made);
+    c->backend = options->backend;
+    c->machine = made.machine;
+    if (status == STATUS_GOOD)
+        status = check_lists(c, options, &made.result, NULL, made.result_counts);
+    made_result_free(&made);
+    return status;
+}
+
 int command_check(int argc, char **argv) {
     check_options check = {.rows = 16, .numerics = TAMIS_NUMERICS_EXACT};
     common_defaults(&check.common);
     argp_parse(&check_argp, argc, argv, 0, NULL, &check);
     tamis_trace *trace = NULL;
-    tamis_result *result = NULL;
-    safetensors *file = NULL;
     tamis_error error = {0};
-    int status = STATUS_GOOD;
     if (tamis_trace_open(check.trace, &trace, &error) != TAMIS_OK)
-        status = fail_error(check.trace, &error);
-    else if (check.result && (tamis_result_open(check.result, trace, &result, &error) != TAMIS_OK ||
-                              safetensors_open(check.result, &file, &error) != TAMIS_OK))
-        status = fail_error(check.result, &error);
-    if (status == STATUS_GOOD) {
-        check_state state = {.judge = {.trace = trace, .numerics = check.numerics},
-                             .result = check.result ? check.result : check.trace};
-        status = check_lists(&state, &check, result, file);
-    }
-    safetensors_close(file);
-    tamis_result_close(result);
+        return fail_error(check.trace, &error);
+    check_state state = {.judge = {.trace = trace, .numerics = check.numerics},
+                         .result = check.result ? check.result : check.trace};
+    int status = (check.backend ? check_made : check_given)(&state, &check);
     tamis_trace_close(trace);
     return status;
 }

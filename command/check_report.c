@@ -158,6 +158,8 @@ void check_report_text(const check_state *c) {
             tell_list(c, list);
     tell_classes(c);
     last_line(c, line, sizeof line);
+    if (c->backend)
+        printf("selected by %s\n", c->machine);
     printf("%" PRId64 " of %" PRId64 " rows recomputed\n", c->sampled, c->judge.trace->rows);
     printf("check: %s, %" PRId64 " rows x %d layers\n", line, c->sampled, (int)c->layers);
 }
@@ -205,8 +207,9 @@ void check_report_json(const check_state *c) {
                 json_array_append_new(classes, class_json(c, list, k));
     }
     last_line(c, line, sizeof line);
-    print_json(json_pack("{s:s, s:s, s:s, s:s, s:I, s:I, s:i, s:o, s:o}", "trace",
-                         c->judge.trace->path, "result", c->result, "numerics",
+    print_json(json_pack("{s:s, s:s?, s:s?, s:s?, s:s, s:s, s:I, s:I, s:i, s:o, s:o}", "trace",
+                         c->judge.trace->path, "result", c->backend ? NULL : c->result, "backend",
+                         c->backend, "selected_by", c->machine, "numerics",
                          numerics_name(c->judge.numerics), "verdict", line, "rows",
                          (json_int_t)c->sampled, "rows_in_trace", (json_int_t)c->judge.trace->rows,
                          "layers", (int)c->layers, "differences", findings, "classes", classes));

@@ -26,7 +26,8 @@ enum {
     OPTION_MAIN_ALIGN,
     OPTION_CONTEXT_PARALLEL,
     OPTION_DECODE_PARALLEL,
-    OPTION_WORKSPACE
+    OPTION_WORKSPACE,
+    OPTION_BACKEND
 };
 
 static const struct argp_option plan_options[] = {
@@ -51,6 +52,10 @@ static const struct argp_option plan_options[] = {
      "Ranks that share a request's positions (default: 1)", 4},
     {"decode-parallel", OPTION_DECODE_PARALLEL, "N", 0,
      "Ranks that share decode's positions (default: 1)", 4},
+    {"backend", OPTION_BACKEND, "cpu|cuda", 0,
+     "Where it would run (default: cpu). cuda requires that the first NVIDIA GPU of this machine "
+     "runs it and holds it",
+     5},
     COMMON_OPTION_JSON,
     COMMON_OPTION_THREADS,
     COMMON_OPTION_TIER,
@@ -140,6 +145,11 @@ static error_t parse_plan(int key, char *arg, struct argp_state *state) {
     case OPTION_MAIN_ALIGN:
         in->main_align = parse_number(state, "--main-align", arg, 1, INT32_MAX);
         return 0;
+    case OPTION_BACKEND:
+        in->cuda = strcmp(arg, "cuda") == 0;
+        if (!in->cuda && strcmp(arg, "cpu") != 0)
+            usage_error(state, "--backend: required cpu or cuda, found '%s'", arg);
+        return 0;
     case ARGP_KEY_ARG:
         if (in->config)
             usage_error(state, "one CONFIG is taken, found also '%s'", arg);
@@ -150,6 +160,8 @@ static error_t parse_plan(int key, char *arg, struct argp_state *state) {
             usage_error(state, "a CONFIG is needed; see tamis plan --help");
         if (in->main_align && !in->main_row_bytes)
             usage_error(state, "--main-align: required --main-row-bytes with it, found none");
+        if (in->cuda && in->common.tier)
+            usage_error(state, "--tier names kernels of the CPU: required --backend cpu");
         return 0;
     default:
         break;
@@ -168,7 +180,8 @@ static const struct argp plan_argp = {
            "layers, bytes of KV memory, workspace, chunks of a prefill, positions that consumers "
            "need not score.\vEvery requirement that is not met is told in a line of its own, "
            "with the setting that avoids it, and the exit status is 2. The figures follow by "
-           "arithmetic from the configuration; nothing is measured.",
+           "arithmetic from the configuration; nothing is measured. Only --backend cuda asks for a "
+           "device.",
 };
 
 static void defaults(plan_inputs *in) {

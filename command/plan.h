@@ -20,6 +20,7 @@ typedef struct plan_inputs {
     tamis_indexer_options options;
     int64_t memory;                     /* bytes for KV; -1: not given */
     int64_t main_row_bytes, main_align; /* main K/V rows in the same blocks; 0: none */
+    int cuda;                           /* --backend */
 } plan_inputs;
 
 /* Layers one after another with one role. */
@@ -61,11 +62,13 @@ typedef struct plan_saving {
 typedef struct plan_facts {
     tamis_requirement *failures; /* [failed] */
     int32_t failed;
-    plan_range *ranges; /* NULL when the roles cannot be derived */
+    tamis_cuda_device device; /* with --backend cuda, where it is met */
+    plan_range *ranges;       /* NULL when the roles cannot be derived */
     int32_t range_count;
     /* below only when no requirement failed */
     char tier[32];
     int64_t max_rows, workspace_bytes, page_stride;
+    int64_t cuda_bytes; /* of device memory for a plan there */
     plan_kv kv;
     plan_chunk chunks[PLAN_CHUNKS];
     plan_saving savings[PLAN_SAVINGS];
@@ -75,6 +78,11 @@ typedef struct plan_facts {
  * page_stride where it is 0: pages of one layer lie a block apart. */
 int plan_find(plan_inputs *inputs, plan_facts *facts);
 void plan_free(plan_facts *facts);
+
+/* Appends to the failures what keeps this machine's GPU from running a plan at all, and, once the
+ * bytes are known, from holding it. */
+void plan_find_device(plan_facts *facts);
+void plan_fit_device(const plan_inputs *inputs, plan_facts *facts);
 
 void plan_json(const plan_inputs *inputs, const plan_facts *facts);
 void plan_text(const plan_inputs *inputs, const plan_facts *facts);

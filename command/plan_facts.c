@@ -206,10 +206,12 @@ static void find_savings(const plan_inputs *in, const plan_facts *facts, plan_sa
 
 static int find_failures(const plan_inputs *in, plan_facts *facts) {
     int32_t most = tamis_requirement_count();
-    facts->failures = calloc((size_t)most, sizeof *facts->failures);
+    facts->failures = calloc((size_t)most + 1, sizeof *facts->failures); /* a device's beside */
     if (!facts->failures)
         return fail("no memory for %d requirements", most);
     facts->failed = tamis_indexer_supported(&in->options, facts->failures, most);
+    if (in->cuda)
+        plan_find_device(facts);
     return STATUS_GOOD;
 }
 
@@ -219,9 +221,11 @@ static int find_workspace(const plan_inputs *in, plan_facts *facts) {
     if (tamis_indexer_create(&in->options, &indexer, &error) != TAMIS_OK)
         return fail_error(in->config, &error);
     facts->workspace_bytes = tamis_plan_bytes(indexer, &in->limits, &error);
+    facts->cuda_bytes = tamis_cuda_plan_bytes(indexer, &in->limits, &error);
     snprintf(facts->tier, sizeof facts->tier, "%s", tamis_indexer_tier(indexer));
     tamis_indexer_destroy(indexer);
-    return facts->workspace_bytes < 0 ? fail_error(in->config, &error) : STATUS_GOOD;
+    return facts->workspace_bytes < 0 || facts->cuda_bytes < 0 ? fail_error(in->config, &error)
+                                                               : STATUS_GOOD;
 }
 
 int plan_find(plan_inputs *in, plan_facts *facts) {
@@ -245,6 +249,8 @@ int plan_find(plan_inputs *in, plan_facts *facts) {
     find_totals(in, &facts->kv);
     find_chunks(in, facts->chunks);
     find_savings(in, facts, facts->savings);
+    if (status == STATUS_GOOD && in->cuda)
+        plan_fit_device(in, facts);
     return status;
 }
 

@@ -95,6 +95,10 @@ static void text_workspace(const plan_inputs *in, const plan_facts *facts) {
            "threads, contexts to %s\n",
            grouped(l->max_requests), l->draft_tokens, grouped(l->max_batched_tokens),
            grouped(l->largest_graph), l->threads, grouped(l->max_context));
+    printf("  on a GPU instead: %s bytes of device memory", grouped(facts->cuda_bytes));
+    if (in->cuda)
+        printf("; device 0, %s, runs it", facts->device.name);
+    printf("\n");
 }
 
 static void text_chunks(const plan_inputs *in, const plan_facts *facts) {
@@ -245,10 +249,12 @@ void plan_json(const plan_inputs *in, const plan_facts *facts) {
                             json_failures(facts), "settings", json_settings(&in->settings.settings),
                             "roles", facts->ranges ? json_roles(facts) : json_null());
     if (!facts->failed)
-        json_object_update_new(
-            out, json_pack("{s:s, s:I, s:I, s:o, s:o, s:o}", "tier", facts->tier, "max_rows",
-                           (json_int_t)facts->max_rows, "workspace_bytes",
-                           (json_int_t)facts->workspace_bytes, "kv", json_kv(in, facts), "chunks",
-                           json_chunks(facts), "positions_scored", json_savings(facts)));
+        json_object_update_new(out, json_pack("{s:s, s:I, s:I, s:I, s:s?, s:o, s:o, s:o}", "tier",
+                                              facts->tier, "max_rows", (json_int_t)facts->max_rows,
+                                              "workspace_bytes", (json_int_t)facts->workspace_bytes,
+                                              "cuda_plan_bytes", (json_int_t)facts->cuda_bytes,
+                                              "device", in->cuda ? facts->device.name : NULL, "kv",
+                                              json_kv(in, facts), "chunks", json_chunks(facts),
+                                              "positions_scored", json_savings(facts)));
     print_json(out);
 }

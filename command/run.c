@@ -181,31 +181,14 @@ static int runs(const run_state *run, int32_t i) {
     return run->lines[i].chosen && run->trace->layers[i].present;
 }
 
-/*
- * Gives consumers their blocks: those the source will publish, or, in a trace that holds consumers
- * alone, those that the trace brings.
- */
 static int prepare_blocks(run_state *run) {
     const tamis_trace *trace = run->trace;
-    int64_t rows = trace->rows ? trace->rows : 1;
-    if (trace->model.candidate_source_layer_id < 0)
-        return STATUS_GOOD;
-    run->width = trace->model.candidate_topk_blocks;
-    size_t bytes = (size_t)(rows * run->width) * sizeof(int32_t);
-    run->select.blocks = malloc(bytes);
-    if (!run->select.blocks)
-        return fail("%s: no memory for the blocks of %" PRId64 " rows", trace->path, rows);
-    int32_t source = index_of_layer(trace, trace->model.candidate_source_layer_id);
-    if (trace->layers[source].present)
-        return STATUS_GOOD;
-    if (trace->blocks)
-        memcpy(run->select.blocks, trace->blocks, bytes);
-    for (int32_t i = 0; i < trace->layer_count && !trace->blocks; i++)
+    int32_t consumer = -1;
+    for (int32_t i = trace->layer_count - 1; i >= 0; i--)
         if (runs(run, i) && trace->layers[i].role.role == TAMIS_ROLE_CONSUMER)
-            return fail("%s: layer %d consumes the blocks of layer %d, which the trace lacks",
-                        trace->path, (int)trace->layers[i].layer,
-                        (int)trace->model.candidate_source_layer_id);
-    return STATUS_GOOD;
+            consumer = trace->layers[i].layer;
+    run->width = trace->model.candidate_topk_blocks;
+    return selector_take_blocks(&run->select, consumer);
 }
 
 static int prepare_output(run_state *run) {
@@ -348,10 +331,7 @@ static int run_layer(run_state *run, int32_t i) {
     layer_line *line = &run->lines[i];
     tamis_error error = {0};
     run->out.counts = run->counts + i * run->trace->rows;
-    cuda_selector *cuda = run->select.cuda;
-    tamis_status status =
-        cuda ? cuda_select_layer(cuda, &run->select, layer, &run->out, &line->seconds, &error)
-             : select_layer(&run->select, layer, &run->out, &line->seconds, &error);
+    tamis_status status = selector_run(&run->select, layer, &run->out, &line->seconds, &error);
     if (status != TAMIS_OK)
         return fail_error(run->options->trace, &error);
     if (stopped)
@@ -469,7 +449,6 @@ static int run_trace(run_state *run) {
 static void run_free(run_state *run) {
     if (run->writer)
         safetensors_writer_abort(run->writer);
-    free(run->select.blocks);
     selector_free(&run->select);
     free(run->out.positions);
     free(run->out.slots);

@@ -4,6 +4,7 @@
  * under a bound and the progress bar moving; results do not depend on it. Tiles with fewer rows
  * than threads use the score | merge calls, which split a row over its positions.
  */
+#include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -217,7 +218,37 @@ tamis_status select_layer(selector *s, const tamis_trace_layer *layer, const lay
     return TAMIS_OK;
 }
 
+/* ---- blocks ---- */
+
+static int has_layer(const tamis_trace *trace, int32_t layer) {
+    for (int32_t i = 0; i < trace->layer_count; i++)
+        if (trace->layers[i].layer == layer)
+            return trace->layers[i].present;
+    return 0;
+}
+
+int selector_take_blocks(selector *s, int32_t consumer) {
+    const tamis_trace *trace = s->trace;
+    int32_t source = trace->model.candidate_source_layer_id;
+    if (source < 0)
+        return STATUS_GOOD;
+    int64_t rows = trace->rows ? trace->rows : 1;
+    size_t bytes = (size_t)(rows * trace->model.candidate_topk_blocks) * sizeof(int32_t);
+    s->blocks = malloc(bytes);
+    if (!s->blocks)
+        return fail("%s: no memory for the blocks of %" PRId64 " rows", trace->path, rows);
+    if (has_layer(trace, source))
+        return STATUS_GOOD;
+    if (trace->blocks)
+        memcpy(s->blocks, trace->blocks, bytes);
+    else if (consumer >= 0)
+        return fail("%s: layer %d consumes the blocks of layer %d, which the trace lacks",
+                    trace->path, (int)consumer, (int)source);
+    return STATUS_GOOD;
+}
+
 void selector_free(selector *s) {
+    free(s->blocks);
     free(s->workspace);
     free(s->reports);
 }

@@ -20,7 +20,7 @@ typedef struct selector {
     tamis_pool *pool;
     int32_t numerics;
     int32_t dense;   /* consumers score everything and mask */
-    int32_t *blocks; /* [rows][topk_blocks] the source writes, consumers read; NULL: none */
+    int32_t *blocks; /* [rows][topk_blocks] the source writes, consumers read; NULL: one level */
     progress *bar;
     int64_t done;                 /* rows done, over all layers */
     const volatile int *stop;     /* set by a signal: give up between tiles */
@@ -37,5 +37,12 @@ typedef struct selector {
 tamis_status select_layer(selector *s, const tamis_trace_layer *layer, const layer_output *out,
                           double *seconds, tamis_error *error);
 void selector_free(selector *s);
+
+/*
+ * Makes s->blocks for the blocks that the source will publish or, where the trace lacks it, those
+ * that the trace brings. `consumer` is a layer that needs them, or -1. Returns STATUS_GOOD or has
+ * said why not.
+ */
+int selector_take_blocks(selector *s, int32_t consumer);
 
 #endif

@@ -18,4 +18,12 @@ const char *cuda_selector_name(const cuda_selector *c); /* of the device */
 tamis_status cuda_select_layer(cuda_selector *c, selector *s, const tamis_trace_layer *layer,
                                const layer_output *out, double *seconds, tamis_error *error);
 
+/* Whichever of the two the selector's `cuda` says. */
+static inline tamis_status selector_run(selector *s, const tamis_trace_layer *layer,
+                                        const layer_output *out, double *seconds,
+                                        tamis_error *error) {
+    return s->cuda ? cuda_select_layer(s->cuda, s, layer, out, seconds, error)
+                   : select_layer(s, layer, out, seconds, error);
+}
+
 #endif

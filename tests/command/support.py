@@ -96,6 +96,11 @@ def make(folder, *options, name="trace.st"):
     return trace, result
 
 
+def device(cuda):
+    """Whether `info`'s CUDA part describes a machine whose first GPU can be used."""
+    return cuda["built"] and cuda["driver"] is not None and len(cuda["devices"]) > 0 and cuda["devices"][0]["supported"]
+
+
 def main(tests):
     """Runs the test named on the command line in an empty folder, which must be left without temporaries."""
     what = sys.argv[2]

@@ -3,7 +3,7 @@
 import json
 import os
 
-from support import File, Run, good, main, make
+from support import File, Run, bad, device, good, main, make
 
 
 def plant(trace, result, tensor, row, change):
@@ -238,6 +238,37 @@ def test_sampling(folder):
         out.set_row("selected.0", row, values)
         out.write(result + ".planted")
         assert Run("check", trace, result + ".planted", "--rows", "2").status == 1
+
+
+def test_backend(folder):
+    """Selections made on the spot are judged as a file's are; a RESULT beside them is refused."""
+    for options in ([], ["--requests", "3"], ["--layers", "0"], ["--hazard", "ties"]):
+        trace, result = make(folder, *options)
+        made, given = Run("check", trace, "--backend", "cpu", "--rows", "all"), Run("check", trace, result, "--rows", "all")
+        assert made.status == given.status == 0 and made.err == "", (made.out, made.err)
+        lines = [line for line in made.out.split("\n") if not line.startswith("selected by tier ")]
+        assert lines == given.out.split("\n"), (made.out, given.out)
+    report = json.loads(good("check", trace, "--backend=cpu", "--json", "--threads", "1").out)
+    assert report["backend"] == "cpu" and report["result"] is None and report["selected_by"].endswith(", 1 threads")
+    given = json.loads(good("check", trace, result, "--json").out)
+    assert given["backend"] is None and given["result"] == result and given["verdict"] == report["verdict"] == "exact"
+    assert good("check", trace, "--backend", "cpu", "--numerics", "bf16").last().startswith("check: bf16, ")
+    for backend in ("cpu", "cuda"):
+        err = bad("check", trace, result, "--backend", backend)
+        assert f"--backend selects what is judged: required no RESULT, found '{result}'" in err, err
+    assert "required exact or bf16 with --backend, found dg_bf16" in bad("check", trace, "--backend", "cpu", "--numerics", "dg_bf16")
+    assert "required cpu or cuda, found 'gpu'" in bad("check", trace, "--backend", "gpu")
+
+
+def test_backend_cuda(folder):
+    """On a GPU every layer is exact; without one the missing part is named."""
+    trace, _ = make(folder)
+    if device(json.loads(good("info", "--json").out)["cuda"]):
+        run = good("check", trace, "--backend", "cuda", "--rows", "all")
+        assert run.last() == "check: exact, 12 rows x 3 layers" and "selected by CUDA on " in run.out, run.out
+    else:
+        err = bad("check", trace, "--backend", "cuda")
+        assert err.startswith("tamis: --backend cuda: ") and "required" in err and "found" in err, err
 
 
 main(globals())

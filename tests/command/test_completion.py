@@ -55,6 +55,8 @@ def test_completion_words(folder):
     assert complete("check", "--numerics", "ref") == ["ref_bf16"]
     assert complete("run", "--tier", "re") == ["ref"]
     assert complete("plan", "--tier=re") == ["ref"]
+    for name in ("run", "check", "bench", "plan"):
+        assert complete(name, "--backend", "") == ["cpu", "cuda"] and complete(name, "--backend=cu") == ["cuda"]
 
 
 def test_completion_files(folder):

@@ -3,7 +3,7 @@
 import json
 import os
 
-from support import Run, bad, good, main
+from support import Run, bad, device, good, main
 
 DATA = os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "..", "data")
 FLASH, ATTENTION = os.path.join(DATA, "deepseek-v4.1-flash.json"), os.path.join(DATA, "attention.json")
@@ -255,6 +255,25 @@ def test_plan_exit_codes(folder):
     assert unknown.status == 2 and unknown.out == "" and unknown.err.startswith("tamis plan: ")
     vast = ["--page-size", "2147483640", "--main-row-bytes", "2147483647"]
     assert "specs" in bad("plan", FLASH, *vast)
+
+
+def test_plan_device(folder):
+    """The bytes on a GPU need none; asking for this machine's GPU is a requirement like the others."""
+    assert plan()["device"] is None
+    rows, less = plan("--max-batched-tokens", "16384"), plan()
+    # The published blocks and where they lie: 2,048 i32 each a row, and 6 words a row beside them.
+    assert rows["cuda_plan_bytes"] - less["cuda_plan_bytes"] == 8192 * 4 * (2 * 2048 + 8), (rows["cuda_plan_bytes"], less["cuda_plan_bytes"])
+    assert 0 < less["cuda_plan_bytes"] < 8192 * 4 * (2 * 2048 + 8) + 2 ** 28 + 4096
+    assert "on a GPU instead: %s bytes of device memory\n" % format(less["cuda_plan_bytes"], ",") in good("plan", FLASH).out
+    assert "required --backend cpu" in bad("plan", FLASH, "--backend", "cuda", "--tier", "ref")
+    assert "required cpu or cuda, found 'tpu'" in bad("plan", FLASH, "--backend", "tpu")
+    if device(json.loads(good("info", "--json").out)["cuda"]):
+        assert plan("--backend", "cuda")["device"] in good("plan", FLASH, "--backend", "cuda").out
+        assert [f["id"] for f in faults("--backend", "cuda", "--memory", "1024TiB")] == ["cuda-memory"]
+    else:
+        assert [(f["id"], f["way_out"]) for f in faults("--backend", "cuda")] == [("cuda-device", "--backend cpu")]
+        both = faults("--backend", "cuda", "--page-size", "12")
+        assert len(both) > 1 and both[-1]["id"] == "cuda-device", both
 
 
 main(globals())
