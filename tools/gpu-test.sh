@@ -39,7 +39,7 @@ cmake -S "$root" -B "$build" -G Ninja -DTAMIS_CUDA=on >"$build.log" 2>&1 || {
 rm -f "$build.log"
 started=$(date +%s)
 cmake --build "$build" -j "$jobs" --target gpu_harness gpu_hostile gpu_properties \
-    gpu_plan_same gpu_plan_guard tamis_command >"$build/build.txt" 2>&1 || {
+    gpu_plan_same gpu_plan_guard gpu_pitfalls tamis_command >"$build/build.txt" 2>&1 || {
     tail -n 40 "$build/build.txt"
     exit 1
 }

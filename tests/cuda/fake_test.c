@@ -10,6 +10,7 @@
 #include <tamis/tamis.h>
 
 #include "fake_driver.h"
+#include "counting.h"
 #include "kernels/cuda/backend.h"
 #include "require.h"
 
@@ -200,11 +201,18 @@ int main(void) {
     REQUIRE(machine->loaded == TAMIS_CUDA_KERNEL_COUNT, "%d of %d kernels were loaded",
             machine->loaded, TAMIS_CUDA_KERNEL_COUNT);
     test_context("stages on the fake driver");
+    int counted = counting_works();
+    counting_reset();
+    counting_begin();
     test_stages(cuda);
     test_levels(cuda, 64, 1);
     test_levels(cuda, 1000, 3);
+    counting_end();
+    REQUIRE(counting_calls() == 0, "stages called the allocator %lld times",
+            (long long)counting_calls());
     tamis_cuda_destroy(cuda);
     REQUIRE(machine->unloaded == 1, "the module was unloaded %d times", machine->unloaded);
-    printf("fake: nothing behind a pointer is read, every launch is on the caller's stream\n");
+    printf("fake: nothing behind a pointer is read, every launch is on the caller's stream%s\n",
+           counted ? ", the host's allocator is not called" : "");
     return 0;
 }

@@ -5,6 +5,7 @@
  */
 #include <dlfcn.h>
 
+#include "counting.h"
 #include "fake_driver.h"
 #include "plan_device.h"
 
@@ -108,7 +109,12 @@ static void steps(void **state) {
            "plan");
     refuse(tamis_cuda_step_make(plan, &l->batch, NULL, NULL, &e), TAMIS_ERROR_ARGUMENT, &e, "step");
     assert_int_equal(machine->launches, launches);
-    succeeded(tamis_cuda_step_make(plan, &l->batch, &step, far, &e), &e, __LINE__);
+    counting_reset();
+    counting_begin();
+    tamis_status status = tamis_cuda_step_make(plan, &l->batch, &step, far, &e);
+    counting_end();
+    succeeded(status, &e, __LINE__);
+    assert_int_equal(counting_calls(), 0);
     assert_int_equal(machine->launches, launches + 2);
     assert_ptr_equal(machine->stream, far);
     tamis_cuda_plan_destroy(plan);
@@ -162,11 +168,19 @@ static void runs(void **state) {
     refuse(source(plan, &step, NULL, NULL, &e), TAMIS_ERROR_ARGUMENT, &e, "args");
     assert_int_equal(machine->launches, launches);
     /* gate; scores, publish, place, publish, place, scores, topk; stamp. gate; scores, topk. */
-    succeeded(source(plan, &step, &good, NULL, &e), &e, __LINE__);
+    counting_reset();
+    counting_begin();
+    tamis_status status = source(plan, &step, &good, NULL, &e);
+    counting_end();
+    succeeded(status, &e, __LINE__);
     assert_int_equal(machine->launches, launches + 9);
     out.blocks = NULL;
     good = layers_args(l, LAYER_CONSUMER, &out);
-    succeeded(consumer(plan, &step, &good, NULL, &e), &e, __LINE__);
+    counting_begin();
+    status = consumer(plan, &step, &good, NULL, &e);
+    counting_end();
+    succeeded(status, &e, __LINE__);
+    assert_int_equal(counting_calls(), 0);
     assert_int_equal(machine->launches, launches + 12);
     tamis_cuda_plan_destroy(plan);
     tamis_cuda_plan_destroy(other);

@@ -29,17 +29,19 @@ static CALL_BODY(consume_score, tamis_consume_score) static CALL_BODY(
                     WORKSPACE_BODY(dense_whole, dense, tamis_dense_workspace)
 
                         void trial_consume(trial *t) {
-    t->phases[0] = t->place.split ? consume_score : call_consume;
-    t->phases[1] = t->place.split ? consume_merge : NULL;
-    t->workspace = t->place.split ? consume_split : consume_whole;
+    int split = t->place.split && !trial_elsewhere;
+    t->phases[0] = split ? consume_score : call_consume;
+    t->phases[1] = split ? consume_merge : NULL;
+    t->workspace = split ? consume_split : consume_whole;
     t->workspace_field = &t->args.consume.workspace;
     t->workspace_bytes_field = &t->args.consume.workspace_bytes;
 }
 
 void trial_source(trial *t) {
-    t->phases[0] = t->place.split ? source_score : call_source;
-    t->phases[1] = t->place.split ? source_merge : NULL;
-    t->workspace = t->place.split ? source_split : source_whole;
+    int split = t->place.split && !trial_elsewhere;
+    t->phases[0] = split ? source_score : call_source;
+    t->phases[1] = split ? source_merge : NULL;
+    t->workspace = split ? source_split : source_whole;
     t->workspace_field = &t->args.source.workspace;
     t->workspace_bytes_field = &t->args.source.workspace_bytes;
 }

@@ -122,6 +122,9 @@ typedef struct slicing {
     uint64_t seed;  /* of the random order */
 } slicing;
 
+/* Where set, runs a trial's call instead of its phases, whole and once: for another backend. */
+extern void (*trial_elsewhere)(const trial *t);
+
 /* Runs the trial and requires that it succeeds, keeps every byte of padding and the FP state. */
 void trial_run(trial *t, const tamis_backend *backend, slicing how);
 

@@ -109,36 +109,35 @@ void pitfall_13_pool_above_4gib(const tamis_backend *backend) {
 
 /* Gathers everything of a scene placed in one layout and compares with the scene. */
 static void round_trip(const tamis_backend *backend, const scene *s, const placement *where) {
-    tamis_error error;
     trial t;
     trial_new(&t, where);
     int64_t *start = test_memory(s->rows, 8), next = 0;
-    tamis_k_gather_args a;
-    tamis_k_gather_args_default(&a);
-    trial_scene(&t, s, &a.k, &a.rows, NULL);
+    tamis_k_gather_args *a = &t.args.k_gather;
+    tamis_k_gather_args_default(a);
+    trial_scene(&t, s, &a->k, &a->rows, NULL);
     for (int64_t r = 0; r < s->rows; r++) {
         start[r] = next;
         next += scene_length(s, r);
     }
-    a.start = start;
-    a.size = next;
-    a.codes_stride = s->d / 2;
-    a.scales_stride = s->d / 32;
-    a.codes = test_memory(next, s->d / 2);
-    a.scales = test_memory(next, s->d / 32);
-    REQUIRE_OK(tamis_k_gather(backend, &a, 0, 1, &error), error);
+    a->start = trial_vector(&t, start, s->rows, 8);
+    a->size = next;
+    a->codes = trial_output(&t, 0, "codes", next, 1, s->d / 2, 1, &a->codes_stride, NULL);
+    a->scales = trial_output(&t, 1, "scales", next, 1, s->d / 32, 1, &a->scales_stride, NULL);
+    t.phases[0] = call_k_gather;
+    trial_run(&t, backend, level_whole);
+    results got = trial_results(&t);
     for (int64_t r = 0; r < s->rows; r++) {
         int64_t from = s->base[s->request[r]] + s->ks[r], n = scene_length(s, r);
-        REQUIRE(memcmp(a.codes + start[r] * a.codes_stride, s->k_codes + from * a.codes_stride,
-                       (size_t)(n * a.codes_stride)) == 0,
+        int64_t codes = s->d / 2, scales = s->d / 32;
+        REQUIRE(memcmp(got.bytes[0] + start[r] * codes, s->k_codes + from * codes,
+                       (size_t)(n * codes)) == 0,
                 "codes of row %lld", (long long)r);
-        REQUIRE(memcmp(a.scales + start[r] * a.scales_stride, s->k_scales + from * a.scales_stride,
-                       (size_t)(n * a.scales_stride)) == 0,
+        REQUIRE(memcmp(got.bytes[1] + start[r] * scales, s->k_scales + from * scales,
+                       (size_t)(n * scales)) == 0,
                 "scales of row %lld", (long long)r);
     }
+    results_free(&got);
     free(start);
-    free(a.codes);
-    free(a.scales);
     trial_free(&t);
 }
 
@@ -200,42 +199,44 @@ void pitfall_16_strides_are_honoured(const tamis_backend *backend) {
     }
 }
 
-/* Tail rows of a gather stayed uninitialised: every destination row of every interval is written.
- */
+/* Tail rows of a gather stayed uninitialised: every destination row of every interval is written,
+ * and no other. */
 void pitfall_17_gather_writes_every_row(const tamis_backend *backend) {
+    enum { DESTINATION = 80, CODES = 32, SCALES = 2 };
+    static const placement where = {.layout = TAMIS_K_MXFP4_PAGE, .stride = STRIDE_PADDED};
+    static const slicing over_zeros = {.nth = 1, .poison = 0};
     for (int32_t ratio = 1; ratio <= 2; ratio++)
         for (int64_t token = 0; token < 70; token++) {
-            int64_t visible = tamis_visible(token, ratio), start = 2, codes_stride = 40;
-            uint8_t codes[80 * 40], scales[80 * 2];
-            tamis_error error;
+            int64_t visible = tamis_visible(token, ratio), start = 2;
             trial t;
             scene s;
-            tamis_k_gather_args a;
             test_context("pitfall 17: token %lld, ratio %d", (long long)token, ratio);
             scene_decode(&s, 4, 64, &visible, 1);
             /* This hazard has neither a zero code byte nor a zero scale byte. */
             scene_numbers(&s, SCENE_NEGATIVE, TAMIS_F32, (uint64_t)token);
-            trial_new(&t, &level_plain);
-            tamis_k_gather_args_default(&a);
-            trial_scene(&t, &s, &a.k, &a.rows, NULL);
-            memset(codes, 0, sizeof codes);
-            memset(scales, 0, sizeof scales);
-            a.start = &start;
-            a.size = 80;
-            a.codes = codes;
-            a.scales = scales;
-            a.codes_stride = codes_stride;
-            a.scales_stride = 2;
-            REQUIRE_OK(tamis_k_gather(backend, &a, 0, 1, &error), error);
-            for (int64_t row = 0; row < 80; row++) {
+            trial_new(&t, &where);
+            tamis_k_gather_args *a = &t.args.k_gather;
+            tamis_k_gather_args_default(a);
+            trial_scene(&t, &s, &a->k, &a->rows, NULL);
+            a->start = trial_vector(&t, &start, 1, 8);
+            a->size = DESTINATION;
+            a->codes =
+                trial_output(&t, 0, "codes", DESTINATION, 1, CODES, 1, &a->codes_stride, NULL);
+            a->scales =
+                trial_output(&t, 1, "scales", DESTINATION, 1, SCALES, 1, &a->scales_stride, NULL);
+            t.phases[0] = call_k_gather;
+            trial_run(&t, backend, over_zeros);
+            results got = trial_results(&t);
+            for (int64_t row = 0; row < DESTINATION; row++) {
                 int inside = row >= start && row < start + visible;
-                for (int64_t b = 0; b < codes_stride; b++)
-                    REQUIRE((codes[row * codes_stride + b] != 0) == (inside && b < 32),
+                for (int64_t b = 0; b < CODES; b++)
+                    REQUIRE((got.bytes[0][row * CODES + b] != 0) == inside,
                             "byte %lld of destination row %lld", (long long)b, (long long)row);
-                for (int64_t b = 0; b < 2; b++)
-                    REQUIRE((scales[row * 2 + b] != 0) == inside, "scale of destination row %lld",
-                            (long long)row);
+                for (int64_t b = 0; b < SCALES; b++)
+                    REQUIRE((got.bytes[1][row * SCALES + b] != 0) == inside,
+                            "scale of destination row %lld", (long long)row);
             }
+            results_free(&got);
             trial_free(&t);
             scene_free(&s);
         }

@@ -1,10 +1,11 @@
 /* SPDX-License-Identifier: MIT */
-/* shared.c: checks that several pitfalls use, and the program that runs one of them. */
+/* shared.c: checks that several pitfalls use. All calls are trials, so that they run elsewhere too.
+ */
 #include <stdlib.h>
+#include <string.h>
 
 #include "oracle.h"
 #include "pitfalls.h"
-#include "suite.h"
 
 void *test_memory(int64_t count, int64_t size) {
     void *memory = calloc((size_t)count + 1, (size_t)size);
@@ -38,19 +39,23 @@ void check_levels(const tamis_backend *backend, const scene *s, level l, const p
 
 int32_t topk_row(const tamis_backend *backend, const float *scores, int64_t n, int32_t topk,
                  int32_t *out) {
-    int32_t count = -1;
-    tamis_error error;
-    tamis_topk_args a;
-    tamis_topk_args_default(&a);
-    a.logits_type = TAMIS_F32;
-    a.rows.count = 1;
-    a.logits = scores;
-    a.logits_stride = a.width = n;
-    a.selection.topk = topk;
-    a.selection.positions = out;
-    a.selection.positions_stride = topk;
-    a.selection.counts = &count;
-    REQUIRE_OK(tamis_topk(backend, &a, 0, 1, &error), error);
+    enum { NO_SLOTS = 2, NO_SCORES = 4 };
+    placement where = {.layout = TAMIS_K_MXFP4_PAGE, .omit = NO_SLOTS | NO_SCORES};
+    int32_t count;
+    trial t;
+    trial_new(&t, &where);
+    tamis_topk_args *a = &t.args.topk;
+    tamis_topk_args_default(a);
+    a->logits_type = TAMIS_F32;
+    a->rows.count = 1;
+    a->width = n;
+    a->logits = trial_input(&t, scores, 1, 1, n, 4, &a->logits_stride, NULL);
+    trial_selection(&t, 1, topk, &a->selection);
+    t.phases[0] = call_topk;
+    trial_run(&t, backend, level_whole);
+    memcpy(out, a->selection.positions, (size_t)topk * sizeof *out);
+    count = a->selection.counts[0];
+    trial_free(&t);
     return count;
 }
 
@@ -65,14 +70,4 @@ void check_topk(const tamis_backend *backend, const float *scores, int64_t n, in
                 (long long)n, i, got[i], want[i]);
     free(got);
     free(want);
-}
-
-static const suite_test tests[] = {
-#define PITFALL(number, words) {#number "_" #words, pitfall_##number##_##words},
-#include "pitfalls.inc"
-#undef PITFALL
-};
-
-int main(int argc, char **argv) {
-    return suite_main(argc, argv, tests, (int)(sizeof tests / sizeof *tests));
 }
