@@ -93,15 +93,16 @@ static void read_scene(scene *s, bytes *in) {
     for (size_t i = 0; i < count; i++) {
         s->candidates[i] = take_id(in);
     }
-    a->candidates = count ? s->candidates : NULL;
     s->out = a->candidate_size < a->block_size ? a->width
                                                : a->width * (a->candidate_size / a->block_size);
     a->blocks_stride = s->out + PADDING;
     s->cells = a->rows.count * a->blocks_stride;
     s->blocks = malloc((size_t)(s->cells + 2 * MAX_ROWS) * 4);
-    a->blocks = count ? s->blocks : NULL;
     a->counts = s->blocks + s->cells;
     a->columns = a->counts + MAX_ROWS;
+    int32_t missing = take(in, 1); /* 0 where the input has ended */
+    a->candidates = missing == 1 ? NULL : s->candidates;
+    a->blocks = missing == 2 ? NULL : s->blocks;
 }
 
 static void poison(scene *s) {
@@ -120,6 +121,8 @@ static void need_poison(const int32_t *cells, int64_t count) {
 static int is_valid(const scene *s) {
     const tamis_expand_args *a = &s->args;
     int valid = a->candidate_size > 0 && a->candidate_size % a->block_size == 0;
+    /* Lists are never NULL with rows, however narrow. */
+    valid &= a->rows.count == 0 || (a->candidates && a->blocks);
     for (int64_t r = 0; r < a->rows.count; r++) {
         valid &= (!a->rows.ks || s->ks[r] >= 0) && s->ke[r] >= 0;
     }

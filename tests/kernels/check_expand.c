@@ -174,6 +174,8 @@ static void refusals(void **state) {
     REFUSE(expand, a.candidates = NULL, TAMIS_ERROR_ARGUMENT, "candidates");
     REFUSE(expand, a.candidates_stride = 5, TAMIS_ERROR_ARGUMENT, "candidates_stride");
     REFUSE(expand, a.blocks = NULL, TAMIS_ERROR_ARGUMENT, "blocks");
+    REFUSE(expand, (a.width = 0, a.candidates = NULL), TAMIS_ERROR_ARGUMENT, "candidates");
+    REFUSE(expand, (a.width = 0, a.blocks = NULL), TAMIS_ERROR_ARGUMENT, "blocks");
     REFUSE(expand, a.blocks_stride = 11, TAMIS_ERROR_ARGUMENT, "blocks_stride");
     REFUSE(expand, a.rows.count = -1, TAMIS_ERROR_ARGUMENT, "rows.count");
     REFUSE(expand, a.rows.ke = NULL, TAMIS_ERROR_ARGUMENT, "rows.ke");
