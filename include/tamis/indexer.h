@@ -122,9 +122,11 @@ TAMIS_API tamis_status tamis_consumer_run(tamis_plan *plan, const tamis_step *st
                                           tamis_error *error);
 
 /*
- * The same for a few rows on many threads, in two calls with the host's own barrier between: every
- * slice of _score, then every slice of _merge, both cut by the same nth. Source, full and consumer
- * layers. The same bytes as the whole form. A merge without its scores is TAMIS_ERROR_STAMP.
+ * The same for a few rows on many threads, in two calls: every slice of _score, the host's barrier,
+ * every slice of _merge, both cut by the same nth, and a barrier before the plan's next call.
+ * Source, full and consumer layers. The same bytes as the whole form. Refused with
+ * TAMIS_ERROR_STAMP: a merge without all of its scores, and any run while scores of another layer
+ * wait for their merge.
  */
 TAMIS_API tamis_status tamis_layer_score(tamis_plan *plan, const tamis_step *step,
                                          const tamis_layer_args *args, int32_t ith, int32_t nth,

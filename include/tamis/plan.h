@@ -88,7 +88,7 @@ typedef struct tamis_step_counts {
  */
 typedef struct tamis_step {
     uint32_t struct_size;
-    int32_t reserved;
+    int32_t nonce;   /* of the plan that made it */
     uint64_t serial; /* of the step that this struct stands for */
     const tamis_plan *plan;
     tamis_step_counts *counts;    /* [1] */

@@ -16,8 +16,9 @@ int64_t tamis_visible(int64_t token, int32_t ratio) {
     if (token < 0 || ratio < 1) {
         return 0;
     }
-    /* (token + 1) / ratio without the overflow of token + 1. */
-    return token / ratio + (token % ratio + 1) / ratio;
+    /* In 64 unsigned bits; 2^63 itself, of a request that cannot be, stays in range. */
+    uint64_t visible = ((uint64_t)token + 1) / (uint64_t)ratio;
+    return visible > INT64_MAX ? INT64_MAX : (int64_t)visible;
 }
 
 static int contains(const int32_t *ids, int32_t count, int32_t id) {

@@ -8,6 +8,7 @@
 
 #include "fail.h"
 #include "indexer/layer.h"
+#include "indexer/lines.h"
 #include "kernels/check_parts.h"
 #include "kernels/fpenv.h"
 
@@ -54,9 +55,9 @@ static tamis_status check_outputs(const tamis_layer *layer, int64_t rows, tamis_
 static tamis_status check_step(const tamis_plan *plan, const tamis_step *step, tamis_error *error) {
     TAMIS_NEED(plan != NULL, TAMIS_ERROR_ARGUMENT, "plan", "a plan", 0);
     TAMIS_NEED(step != NULL, TAMIS_ERROR_ARGUMENT, "step", "a step", 0);
-    TAMIS_NEED(step->struct_size == sizeof *step && step->reserved == 0, TAMIS_ERROR_STRUCT_SIZE,
-               "step.struct_size", "a step that tamis_step_make made", step->struct_size);
-    if (step->plan != plan) {
+    TAMIS_NEED(step->struct_size == sizeof *step, TAMIS_ERROR_STRUCT_SIZE, "step.struct_size",
+               "a step that tamis_step_make made", step->struct_size);
+    if (step->plan != plan || step->nonce != plan->nonce) {
         return fail_stamp(error, "a step of this plan", "a step of another plan");
     }
     TAMIS_NEED(step->serial == plan->serial && step->serial == plan->counts.serial,
@@ -174,24 +175,11 @@ static tamis_status check_stamp(const tamis_layer *layer, tamis_error *error) {
     return TAMIS_OK;
 }
 
-/* A merge reads lines that every slice of its own layer's score has filled, and no other since. */
-static tamis_status check_scored(const tamis_layer *layer, int32_t nth, tamis_error *error) {
-    uint64_t mine = tamis_stamp_word(layer->step->serial, layer->args->layer, nth);
-    for (int32_t i = 0; i < nth; i++) {
-        if (atomic_load(&layer->plan->scored[i]) != mine) {
-            return fail_stamp(error, "every slice of this layer's score, cut the same",
-                              "scores of another cut, layer or step, or none");
-        }
-    }
-    return TAMIS_OK;
-}
-
 /* ---- calls ------------------------------------------------------------------------------------
  */
 
 static void run_rows(const tamis_layer *layer, int32_t ith, int32_t nth) {
     int64_t r, end;
-    atomic_store(&layer->plan->scored[ith], 0); /* its line is used here */
     tamis_slice(layer->rows.count, ith, nth, &r, &end);
     for (; r < end; r++) {
         if (layer->role.role == TAMIS_ROLE_CONSUMER) {
@@ -200,6 +188,35 @@ static void run_rows(const tamis_layer *layer, int32_t ith, int32_t nth) {
             tamis_layer_source_row(layer, r, ith);
         }
     }
+}
+
+/* What a layer's slice needs before it may write: its stamp, or the right to publish. */
+static tamis_status begin_outputs(const tamis_layer *layer, int32_t ith, int32_t nth,
+                                  tamis_error *error) {
+    if (layer->role.role == TAMIS_ROLE_CONSUMER) {
+        return check_stamp(layer, error);
+    }
+    return layer->role.role == TAMIS_ROLE_SOURCE ? open_publish(layer, ith, nth, error) : TAMIS_OK;
+}
+
+static void end_outputs(const tamis_layer *layer) {
+    if (layer->role.role == TAMIS_ROLE_SOURCE) {
+        close_publish(layer);
+    }
+}
+
+static tamis_status run_whole(const tamis_layer *layer, int32_t ith, int32_t nth,
+                              tamis_error *error) {
+    TAMIS_TRY(tamis_lines_enter(layer->plan, ith, error));
+    tamis_status status = begin_outputs(layer, ith, nth, error);
+    if (status == TAMIS_OK) {
+        uint64_t saved = tamis_fp_enter();
+        run_rows(layer, ith, nth);
+        tamis_fp_leave(saved);
+        end_outputs(layer);
+    }
+    tamis_lines_leave(layer->plan, ith);
+    return status;
 }
 
 tamis_status tamis_layer_need_role(const tamis_layer *layer, int consumer, tamis_error *error) {
@@ -217,17 +234,7 @@ tamis_status tamis_source_run(tamis_plan *plan, const tamis_step *step,
     tamis_layer layer;
     TAMIS_TRY(resolve(plan, step, args, ith, nth, &layer, error));
     TAMIS_TRY(tamis_layer_need_role(&layer, 0, error));
-    int publishes = layer.role.role == TAMIS_ROLE_SOURCE;
-    if (publishes) {
-        TAMIS_TRY(open_publish(&layer, ith, nth, error));
-    }
-    uint64_t saved = tamis_fp_enter();
-    run_rows(&layer, ith, nth);
-    tamis_fp_leave(saved);
-    if (publishes) {
-        close_publish(&layer);
-    }
-    return TAMIS_OK;
+    return run_whole(&layer, ith, nth, error);
 }
 
 tamis_status tamis_consumer_run(tamis_plan *plan, const tamis_step *step,
@@ -236,11 +243,7 @@ tamis_status tamis_consumer_run(tamis_plan *plan, const tamis_step *step,
     tamis_layer layer;
     TAMIS_TRY(resolve(plan, step, args, ith, nth, &layer, error));
     TAMIS_TRY(tamis_layer_need_role(&layer, 1, error));
-    TAMIS_TRY(check_stamp(&layer, error));
-    uint64_t saved = tamis_fp_enter();
-    run_rows(&layer, ith, nth);
-    tamis_fp_leave(saved);
-    return TAMIS_OK;
+    return run_whole(&layer, ith, nth, error);
 }
 
 /* Rows are cut over positions when there are fewer than slices: each then has a line of its own. */
@@ -252,16 +255,25 @@ tamis_status tamis_layer_score(tamis_plan *plan, const tamis_step *step,
                                const tamis_layer_args *args, int32_t ith, int32_t nth,
                                tamis_error *error) {
     tamis_layer layer;
+    uint64_t word;
     TAMIS_TRY(resolve(plan, step, args, ith, nth, &layer, error));
     if (layer.role.role == TAMIS_ROLE_CONSUMER) {
         TAMIS_TRY(check_stamp(&layer, error));
     }
+    if (layer.role.role == TAMIS_ROLE_SOURCE &&
+        atomic_load(&plan->slice[ith]) == layer.step->serial) {
+        return fail_stamp(error, "one publish a step", "a second publish");
+    }
+    if (!is_split(&layer, nth)) {
+        return TAMIS_OK; /* the merge does it all */
+    }
+    TAMIS_TRY(tamis_lines_claim(&layer, ith, nth, &word, error));
     uint64_t saved = tamis_fp_enter();
-    for (int64_t r = 0; is_split(&layer, nth) && r < layer.rows.count; r++) {
+    for (int64_t r = 0; r < layer.rows.count; r++) {
         tamis_layer_score_row(&layer, r, ith, nth);
     }
     tamis_fp_leave(saved);
-    atomic_store(&plan->scored[ith], tamis_stamp_word(step->serial, args->layer, nth));
+    tamis_lines_scored(plan, ith, word);
     return TAMIS_OK;
 }
 
@@ -269,29 +281,21 @@ tamis_status tamis_layer_merge(tamis_plan *plan, const tamis_step *step,
                                const tamis_layer_args *args, int32_t ith, int32_t nth,
                                tamis_error *error) {
     tamis_layer layer;
+    uint64_t word;
+    int64_t r, end;
     TAMIS_TRY(resolve(plan, step, args, ith, nth, &layer, error));
-    int publishes = layer.role.role == TAMIS_ROLE_SOURCE;
-    if (is_split(&layer, nth)) {
-        TAMIS_TRY(check_scored(&layer, nth, error));
+    if (!is_split(&layer, nth)) {
+        return run_whole(&layer, ith, nth, error);
     }
-    if (layer.role.role == TAMIS_ROLE_CONSUMER) {
-        TAMIS_TRY(check_stamp(&layer, error));
-    } else if (publishes) {
-        TAMIS_TRY(open_publish(&layer, ith, nth, error));
-    }
+    TAMIS_TRY(tamis_lines_merge(&layer, ith, nth, &word, error));
+    TAMIS_TRY(begin_outputs(&layer, ith, nth, error));
     uint64_t saved = tamis_fp_enter();
-    if (is_split(&layer, nth)) {
-        int64_t r, end;
-        tamis_slice(layer.rows.count, ith, nth, &r, &end);
-        for (; r < end; r++) {
-            tamis_layer_merge_row(&layer, r);
-        }
-    } else {
-        run_rows(&layer, ith, nth);
+    tamis_slice(layer.rows.count, ith, nth, &r, &end);
+    for (; r < end; r++) {
+        tamis_layer_merge_row(&layer, r);
     }
     tamis_fp_leave(saved);
-    if (publishes) {
-        close_publish(&layer);
-    }
+    end_outputs(&layer);
+    tamis_lines_merged(plan, ith, word);
     return TAMIS_OK;
 }

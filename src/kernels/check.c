@@ -229,6 +229,24 @@ tamis_status tamis_check_expand(const tamis_expand_args *a, int flags, tamis_err
     return tamis_check_stride(a->rows.count, a->blocks_stride, out, "args.blocks_stride", error);
 }
 
+/* One row's list with its physical blocks: ascending visible blocks, then -1 alone. */
+static tamis_status check_placed_row(const int32_t *blocks, const int32_t *physical, int64_t n,
+                                     int64_t end, int64_t limit, tamis_error *error) {
+    int64_t last = -1;
+    for (int64_t i = 0; i < n; i++) {
+        int tail = i > 0 && blocks[i - 1] == -1;
+        TAMIS_NEED(blocks[i] == -1 || (!tail && blocks[i] > last && blocks[i] < end),
+                   TAMIS_ERROR_ARGUMENT, "args.blocks",
+                   "ascending visible blocks, then -1: physical is given", blocks[i]);
+        if (blocks[i] != -1) {
+            TAMIS_NEED(physical[i] >= 0 && physical[i] < limit, TAMIS_ERROR_ARGUMENT,
+                       "args.physical", "a block of the pool", physical[i]);
+            last = blocks[i];
+        }
+    }
+    return TAMIS_OK;
+}
+
 /* Lists that come with their physical blocks are trusted by kernels, so they are read here. */
 static tamis_status check_physical(const tamis_k_cache *k, const tamis_rows *rows,
                                    int32_t block_size, const int32_t *blocks, int64_t blocks_stride,
@@ -242,17 +260,9 @@ static tamis_status check_physical(const tamis_k_cache *k, const tamis_rows *row
                "args.physical", "NULL but for PAGE with rows.ks NULL", k->layout);
     TAMIS_TRY(tamis_check_stride(rows->count, stride, width, "args.physical_stride", error));
     for (int64_t r = 0; r < rows->count && !(flags & TAMIS_CHECK_DEVICE); r++) {
-        int64_t last = -1, end = tamis_blocks_of(tamis_row_length(rows, r), block_size);
-        int64_t n = counts ? counts[r] : width;
-        for (int64_t i = 0; i < n && blocks[r * blocks_stride + i] != -1; i++) {
-            int64_t block = blocks[r * blocks_stride + i];
-            TAMIS_NEED(block > last && block < end, TAMIS_ERROR_ARGUMENT, "args.blocks",
-                       "ascending visible blocks: physical is given", block);
-            TAMIS_NEED(physical[r * stride + i] >= 0 && physical[r * stride + i] < limit,
-                       TAMIS_ERROR_ARGUMENT, "args.physical", "a block of the pool",
-                       physical[r * stride + i]);
-            last = block;
-        }
+        TAMIS_TRY(check_placed_row(
+            blocks + r * blocks_stride, physical + r * stride, counts ? counts[r] : width,
+            tamis_blocks_of(tamis_row_length(rows, r), block_size), limit, error));
     }
     return TAMIS_OK;
 }
@@ -286,6 +296,7 @@ static tamis_status check_topk_pages(const tamis_topk_args *a, int flags, tamis_
     TAMIS_NEED(a->page_size >= 8 && a->page_size % 8 == 0, TAMIS_ERROR_LAYOUT, "args.page_size",
                "a positive multiple of 8", a->page_size);
     TAMIS_NEED_POINTER(rows->ke || rows->count == 0, "rows.ke");
+    TAMIS_TRY(tamis_check_paging(rows, error));
     if (flags & TAMIS_CHECK_DEVICE) {
         TAMIS_NEED(rows->requests >= 1 || rows->count == 0, TAMIS_ERROR_ARGUMENT, "rows.requests",
                    "1 or more", rows->requests);

@@ -118,7 +118,7 @@ static tamis_status check_page_table(const tamis_rows *rows, const tamis_k_cache
 }
 
 /* Fields of the page table of paged K. */
-static tamis_status check_paging(const tamis_rows *rows, tamis_error *error) {
+tamis_status tamis_check_paging(const tamis_rows *rows, tamis_error *error) {
     TAMIS_NEED(rows->page_table_width >= 0 && rows->page_table_width <= INT32_MAX,
                TAMIS_ERROR_ARGUMENT, "rows.page_table_width", "0 .. 2^31-1",
                rows->page_table_width);
@@ -128,12 +128,23 @@ static tamis_status check_paging(const tamis_rows *rows, tamis_error *error) {
                               "rows.page_table_stride", error);
 }
 
+/* Kernels take a page table as the sign of pages. */
+static tamis_status check_unpaged(const tamis_rows *rows, const tamis_k_cache *k,
+                                  tamis_error *error) {
+    if (k->layout != TAMIS_K_MXFP4_PAGE && rows->page_table != NULL) {
+        return tamis_fail(error, TAMIS_ERROR_LAYOUT, "rows.page_table",
+                          "NULL: the layout has no pages", "a page table");
+    }
+    return TAMIS_OK;
+}
+
 tamis_status tamis_check_device_rows(const tamis_rows *rows, const tamis_k_cache *k,
                                      tamis_error *error) {
     TAMIS_TRY(tamis_k_cache_check(k, error));
     TAMIS_TRY(tamis_check_intervals(rows, TAMIS_CHECK_DEVICE, error));
+    TAMIS_TRY(check_unpaged(rows, k, error));
     if (k->layout == TAMIS_K_MXFP4_PAGE && rows->count > 0) {
-        TAMIS_TRY(check_paging(rows, error));
+        TAMIS_TRY(tamis_check_paging(rows, error));
         TAMIS_NEED_POINTER(rows->page_table || rows->page_table_width == 0, "rows.page_table");
         TAMIS_NEED(rows->requests >= 1, TAMIS_ERROR_ARGUMENT, "rows.requests", "1 or more",
                    rows->requests);
@@ -146,8 +157,9 @@ tamis_status tamis_check_rows(const tamis_rows *rows, const tamis_k_cache *k, ta
     int64_t limit = k->size;
     TAMIS_TRY(tamis_k_cache_check(k, error));
     TAMIS_TRY(tamis_check_intervals(rows, 0, error));
+    TAMIS_TRY(check_unpaged(rows, k, error));
     if (paged) {
-        TAMIS_TRY(check_paging(rows, error));
+        TAMIS_TRY(tamis_check_paging(rows, error));
         limit = rows->page_table_width * k->page_size;
     }
     for (int64_t r = 0; r < rows->count; r++) {

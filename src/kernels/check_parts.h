@@ -35,6 +35,9 @@ tamis_status tamis_check_stride(int64_t rows, int64_t stride, int64_t width, con
 /* ks and ke of every row: 0 <= ks, 0 <= ke. */
 tamis_status tamis_check_intervals(const tamis_rows *rows, int flags, tamis_error *error);
 
+/* Width, stride and rows of a page table. */
+tamis_status tamis_check_paging(const tamis_rows *rows, tamis_error *error);
+
 /* Intervals, and every position they see, within K and its page table. Checks k as well. */
 tamis_status tamis_check_rows(const tamis_rows *rows, const tamis_k_cache *k, tamis_error *error);
 

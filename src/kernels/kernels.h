@@ -52,7 +52,8 @@ static inline int64_t tamis_round_up(int64_t bytes, int64_t align) {
 }
 
 static inline int64_t tamis_consume_scratch_bytes(int64_t width, int32_t block_size) {
-    return tamis_round_up(width * block_size * 4, 64) + tamis_round_up(width * 4, 64);
+    /* At least a line, so that a workspace is never NULL. */
+    return tamis_round_up(width * block_size * 4, 64) + tamis_round_up(width * 4 + 1, 64);
 }
 
 static inline tamis_consume_scratch tamis_consume_scratch_at(const tamis_consume_args *args,

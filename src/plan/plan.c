@@ -7,6 +7,7 @@
  */
 #include <stdio.h>
 #include <string.h>
+#include <time.h>
 
 #include "fail.h"
 #include "indexer/indexer.h"
@@ -102,6 +103,8 @@ static int64_t lay_out(const tamis_plan_shape *shape, const tamis_plan_limits *l
     }
     plan->slice = tamis_plan_take(memory, &at, threads * 8);
     plan->scored = tamis_plan_take(memory, &at, threads * 8);
+    plan->merged = tamis_plan_take(memory, &at, threads * 8);
+    plan->whole = tamis_plan_take(memory, &at, threads * 8);
     plan->blocks = tamis_plan_take(memory, &at, rows * blocks * 4);
     plan->blocks_count = tamis_plan_take(memory, &at, rows * 4);
     plan->placed = tamis_plan_take(memory, &at, rows * blocks * 4);
@@ -148,6 +151,13 @@ int tamis_model_ratio_selects(const tamis_model *model, int32_t ratio) {
     return 0;
 }
 
+/* Differs from one init to the next, also in the same memory. */
+static int32_t make_nonce(void) {
+    struct timespec now = {0};
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    return (int32_t)((uint64_t)now.tv_sec * 1000000000u + (uint64_t)now.tv_nsec);
+}
+
 tamis_status tamis_plan_init(const tamis_indexer *indexer, const tamis_plan_limits *limits,
                              void *memory, int64_t bytes, tamis_plan **out, tamis_error *error) {
     char required[60];
@@ -167,6 +177,9 @@ tamis_status tamis_plan_init(const tamis_indexer *indexer, const tamis_plan_limi
     lay_out(&shape, limits, memory, plan);
     memset((void *)plan->slice, 0, (size_t)limits->threads * 8);
     memset((void *)plan->scored, 0, (size_t)limits->threads * 8);
+    memset((void *)plan->merged, 0, (size_t)limits->threads * 8);
+    memset((void *)plan->whole, 0, (size_t)limits->threads * 8);
+    plan->nonce = make_nonce();
     plan->indexer = indexer;
     plan->limits = *limits;
     plan->max_rows = tamis_plan_max_rows(limits);

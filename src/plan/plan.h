@@ -4,6 +4,7 @@
 #define TAMIS_SRC_PLAN_H
 
 #include <stdatomic.h>
+#include <stddef.h>
 
 #include <tamis/tamis.h>
 
@@ -68,8 +69,10 @@ struct tamis_plan {
     tamis_plan_counts totals;
     int32_t *token, *request, *ks[2], *ke[2]; /* [max_rows] */
     _Atomic uint64_t *slice;                  /* [threads] serial that each slice has published */
-    /* [threads] tamis_stamp_word of the split scores that a slice has made, or 0 */
-    _Atomic uint64_t *scored;
+    _Atomic uint64_t owner;                   /* of the lines: indexer/lines.h */
+    _Atomic uint64_t *scored, *merged; /* [threads] claims of the lines that a slice served */
+    _Atomic uint64_t *whole;           /* [threads] whether a slice is in a whole run */
+    int32_t nonce; /* of this init: a step that outlived its plan's memory is no step of the next */
     int32_t *blocks;       /* [max_rows][topk_blocks] published ids, -1 tail */
     int32_t *blocks_count; /* [max_rows] */
     int32_t *placed;       /* [max_rows][topk_blocks] PAGE: physical blocks; else anchored ids */

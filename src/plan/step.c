@@ -185,9 +185,15 @@ tamis_status tamis_step_make(tamis_plan *plan, const tamis_batch *batch, tamis_s
     plan->counts.serial = ++plan->serial;
     atomic_store(&plan->stamp.opened, 0);
     atomic_store(&plan->stamp.closed, 0);
+    atomic_store(&plan->owner, 0);
+    for (int32_t i = 0; i < plan->limits.threads; i++) { /* claims count from 0 again */
+        atomic_store(&plan->scored[i], 0);
+        atomic_store(&plan->merged[i], 0);
+    }
     atomic_fetch_add(&plan->totals.steps, 1);
     memset(step, 0, sizeof *step);
     step->struct_size = (uint32_t)sizeof *step;
+    step->nonce = plan->nonce;
     step->serial = plan->serial;
     step->plan = plan;
     step->counts = &plan->counts;
@@ -204,5 +210,7 @@ tamis_status tamis_step_make(tamis_plan *plan, const tamis_batch *batch, tamis_s
 }
 
 int32_t tamis_step_is_short(const tamis_step *step, int32_t ratio, int32_t topk) {
-    return step && (ratio == 1 || ratio == 2) && step->counts->max_visible[ratio - 1] <= topk;
+    /* A step on a device has no host plan, and its counts are not the host's to read. */
+    return step && step->plan && (ratio == 1 || ratio == 2) &&
+           step->counts->max_visible[ratio - 1] <= topk;
 }

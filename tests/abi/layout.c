@@ -310,7 +310,7 @@ AT(tamis_step_counts, max_visible, 40)
 
 SIZE(tamis_step, 128)
 AT(tamis_step, struct_size, 0)
-AT(tamis_step, reserved, 4)
+AT(tamis_step, nonce, 4)
 AT(tamis_step, serial, 8)
 AT(tamis_step, plan, 16)
 AT(tamis_step, counts, 24)

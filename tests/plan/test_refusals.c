@@ -198,7 +198,7 @@ static void refuse_runs(const subject *s, run_call *call, run_call *wrong, int32
     REFUSE_RUN(plan = NULL, TAMIS_ERROR_ARGUMENT, "plan");
     REFUSE_RUN(step = NULL, TAMIS_ERROR_ARGUMENT, "step");
     REFUSE_RUN(step->struct_size++, TAMIS_ERROR_STRUCT_SIZE, "step.struct_size");
-    REFUSE_RUN(step->reserved = 1, TAMIS_ERROR_STRUCT_SIZE, "step.struct_size");
+    REFUSE_RUN(step->nonce++, TAMIS_ERROR_STAMP, "step");
     REFUSE_RUN(step->serial--, TAMIS_ERROR_STAMP, "step");
     REFUSE_RUN(step->plan = NULL, TAMIS_ERROR_STAMP, "step");
     REFUSE_RUN(args = NULL, TAMIS_ERROR_ARGUMENT, "args");

@@ -165,19 +165,20 @@ static void merge_needs_scores(const char *tier, int32_t layer) {
     stale(tamis_layer_merge, s.plan, &s.step, s.l, layer, 0, NTH, __LINE__);
     one_slice(&s, tamis_layer_score, layer, NTH - 1, NTH);
     stale(tamis_layer_merge, s.plan, &s.step, s.l, layer, 0, NTH - 1, __LINE__);
-    if (layer == LAYER_SOURCE) { /* another layer's scores take its place */
-        one_slice(&s, tamis_layer_score, LAYER_FULL, 0, NTH);
-        stale(tamis_layer_merge, s.plan, &s.step, s.l, layer, 0, NTH, __LINE__);
-    }
+    /* Until every slice has merged, nobody else may write the scores: not another layer, not at
+     * another cut, not the same slice again, not a whole run. */
     for (int32_t ith = 0; ith < NTH; ith++) {
-        one_slice(&s, tamis_layer_score, layer, ith, NTH);
-    }
-    for (int32_t ith = 0; ith < NTH; ith++) {
+        stale(tamis_layer_score, s.plan, &s.step, s.l, LAYER_FULL, 2, NTH, __LINE__);
+        stale(tamis_layer_score, s.plan, &s.step, s.l, layer, 0, NTH - 1, __LINE__);
+        stale(tamis_layer_score, s.plan, &s.step, s.l, layer, 0, NTH, __LINE__);
+        stale(tamis_source_run, s.plan, &s.step, s.l, LAYER_FULL, 0, 1, __LINE__);
         one_slice(&s, tamis_layer_merge, layer, ith, NTH);
+        stale(tamis_layer_merge, s.plan, &s.step, s.l, layer, ith, NTH, __LINE__);
     }
     if (layer == LAYER_CONSUMER) {
         outcome_same(&s.consumer, &s.want, "consumer");
     }
+    one_slice(&s, tamis_source_run, LAYER_FULL, 0, 1);
     scene_end(&s);
 }
 
