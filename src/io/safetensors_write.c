@@ -2,9 +2,10 @@
 /*
  * safetensors_write.c: the writer. A file appears whole or not at all.
  *
- * Data goes to a temporary beside the target, which is renamed over it only after a sync. The
+ * Data goes to a temporary in the target's folder, which is renamed over it only after a sync. The
  * temporary is made with O_EXCL, so that neither a link planted under its name nor another writer
- * of the same process is ever written through.
+ * of the same process is ever written through. Its name does not grow with the target's, which may
+ * be as long as the filesystem allows.
  */
 #define _XOPEN_SOURCE 700 /* realpath */
 #include "trace.h"
@@ -12,6 +13,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <jansson.h>
+#include <limits.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -147,6 +149,53 @@ static tamis_status put_header(safetensors_writer *writer, const char *text, tam
     return status ? status : put(writer, "       ", (int64_t)(padded - length), error);
 }
 
+static const char *last_part(const char *path) {
+    const char *slash = strrchr(path, '/');
+    return slash ? slash + 1 : path;
+}
+
+/* *path, malloc'ed, becomes what the link at it says; -1 with errno where that cannot be read. */
+static int follow_link(char **path) {
+    char to[PATH_MAX];
+    ssize_t length = readlink(*path, to, sizeof to);
+    if (length < 0) {
+        return -1;
+    }
+    size_t folder = length && to[0] == '/' ? 0 : (size_t)(last_part(*path) - *path);
+    char *next = malloc(folder + (size_t)length + 1);
+    if (!next) {
+        return -1;
+    }
+    memcpy(next, *path, folder);
+    memcpy(next + folder, to, (size_t)length);
+    next[folder + (size_t)length] = 0;
+    free(*path);
+    *path = next;
+    return 0;
+}
+
+/* A name that nothing has: where it is a link's, the name that the link, or the last of several,
+ * gives.
+ */
+static tamis_status find_new(const char *path, char **target, tamis_error *error) {
+    enum { MOST_LINKS = 40 }; /* as Linux; a circle has failed before with ELOOP */
+    struct stat about;
+    *target = strdup(path);
+    if (!*target) {
+        return io_no_memory(error, "file");
+    }
+    for (int i = 0; i < MOST_LINKS && !lstat(*target, &about) && S_ISLNK(about.st_mode); i++) {
+        if (follow_link(target)) {
+            return unwritable(error, "a link that can be followed");
+        }
+    }
+    if (!last_part(*target)[0]) {
+        return io_fail(error, TAMIS_ERROR_FILE, "file", "a regular file or a new name",
+                       path[0] ? "a folder that is not there" : "an empty name");
+    }
+    return TAMIS_OK;
+}
+
 /* Where the file goes: the end of a link, so that a linked result stays linked. */
 static tamis_status find_target(const char *path, char **target, tamis_error *error) {
     struct stat about;
@@ -158,27 +207,24 @@ static tamis_status find_target(const char *path, char **target, tamis_error *er
         *target = realpath(path, NULL);
         return *target ? TAMIS_OK : unwritable(error, "a path that can be resolved");
     }
-    *target = strdup(path);
-    return *target ? TAMIS_OK : io_no_memory(error, "file");
+    return errno == ENOENT ? find_new(path, target, error)
+                           : unwritable(error, "a regular file or a new name");
 }
 
 static tamis_status open_temporary(safetensors_writer *writer, tamis_error *error) {
-    size_t size = strlen(writer->path) + 48;
+    size_t folder = (size_t)(last_part(writer->path) - writer->path), size = folder + 64;
     writer->temporary = malloc(size);
     if (!writer->temporary) {
         return io_no_memory(error, "file");
     }
-    long pid = (long)getpid();
-    snprintf(writer->temporary, size, "%s.tmp-%ld", writer->path, pid);
-    /* A killed process may have left its temporary under a number that is ours now. */
-    for (int i = 1; i <= 16 && writer->fd < 0; i++) {
+    memcpy(writer->temporary, writer->path, folder);
+    /* Other writers of this process have numbers, and so has what a killed process left under a
+     * process id that is ours now.
+     */
+    errno = EEXIST;
+    for (int i = 1; i <= 1000 && writer->fd < 0 && errno == EEXIST; i++) {
+        snprintf(writer->temporary + folder, size - folder, ".tamis.tmp-%ld-%d", (long)getpid(), i);
         writer->fd = open(writer->temporary, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
-        if (writer->fd < 0 && errno != EEXIST) {
-            break;
-        }
-        if (writer->fd < 0) {
-            snprintf(writer->temporary, size, "%s.tmp-%ld-%d", writer->path, pid, i);
-        }
     }
     return writer->fd < 0 ? unwritable(error, "a folder that can be written to") : TAMIS_OK;
 }

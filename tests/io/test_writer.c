@@ -22,7 +22,7 @@ static int count_files(void) {
     DIR *dir = opendir(folder);
     int n = 0;
     for (struct dirent *entry; (entry = readdir(dir));) {
-        n += entry->d_name[0] != '.';
+        n += strcmp(entry->d_name, ".") != 0 && strcmp(entry->d_name, "..") != 0;
     }
     closedir(dir);
     return n;
@@ -279,6 +279,54 @@ static void through_a_link(void **state) {
     need_whole();
 }
 
+/* A link to nothing: what it names appears, through a second link and from the link's folder. */
+static void through_a_dangling_link(void **state) {
+    (void)state;
+    char link[2][128];
+    struct stat about;
+    for (int i = 0; i < 2; i++) {
+        snprintf(link[i], sizeof link[i], "%s/link%d", folder, i);
+        assert_int_equal(symlink(i ? link[0] : "result.safetensors", link[i]), 0);
+    }
+    write_all_to(link[1]);
+    assert_int_equal(count_files(), 3);
+    for (int i = 0; i < 2; i++) {
+        assert_int_equal(lstat(link[i], &about), 0);
+        assert_true(S_ISLNK(about.st_mode));
+        unlink(link[i]);
+    }
+    need_whole();
+}
+
+static void links_in_a_circle(void **state) {
+    (void)state;
+    tamis_error error = {0};
+    safetensors_writer *writer;
+    assert_int_equal(symlink(path, path), 0);
+    assert_int_equal(safetensors_writer_begin(path, tensors, 3, NULL, 0, &writer, &error),
+                     TAMIS_ERROR_FILE);
+    assert_int_equal(count_files(), 1);
+}
+
+static void name_empty(void **state) {
+    (void)state;
+    refused("", tensors, 3, NULL, TAMIS_ERROR_FILE, "file");
+    strcat(path, "/");
+    refused(path, tensors, 3, NULL, TAMIS_ERROR_FILE, "file");
+}
+
+/* As long as the filesystem takes: the temporary must not be longer. */
+static void name_long(void **state) {
+    (void)state;
+    char to[64 + 256];
+    int length = snprintf(to, sizeof to, "%s/", folder);
+    memset(to + length, 'n', 250);
+    to[length + 250] = 0;
+    write_all_to(to);
+    assert_int_equal(rename(to, path), 0);
+    need_whole();
+}
+
 /* A limit on file size stands for a full disk: a write fails in the middle. */
 static void limit_files(rlim_t bytes, struct rlimit *before) {
     signal(SIGXFSZ, SIG_IGN);
@@ -358,6 +406,10 @@ int main(void) {
         TEST(path_is_a_folder),
         TEST(path_is_a_device),
         TEST(through_a_link),
+        TEST(through_a_dangling_link),
+        TEST(links_in_a_circle),
+        TEST(name_empty),
+        TEST(name_long),
         TEST(disk_full_at_the_header),
         TEST(disk_full_in_the_data),
         TEST(rename_fails),
