@@ -372,12 +372,12 @@ static int write_file(file_state *f) {
         status = write_queries(f, l, &error);
     for (int32_t l = 0; l <= f->gen->full && status == TAMIS_OK; l++)
         status = write_keys(f, l, &error);
-    if (status == TAMIS_OK)
-        status = safetensors_writer_commit(f->writer, &error);
-    if (status != TAMIS_OK)
-        return fail_error(f->gen->out, &error);
-    f->writer = NULL;
-    return STATUS_GOOD;
+    if (status == TAMIS_OK) {
+        safetensors_writer *writer = f->writer;
+        f->writer = NULL; /* commit frees it, whatever it returns */
+        status = safetensors_writer_commit(writer, &error);
+    }
+    return status == TAMIS_OK ? STATUS_GOOD : fail_error(f->gen->out, &error);
 }
 
 static int make_file(file_state *f) {

@@ -297,13 +297,11 @@ static int finish_result(run_state *run) {
         if (runs(run, i) && write_array(run, run->counts + i * rows, rows * 4) != STATUS_GOOD)
             return STATUS_BAD;
     tamis_error error = {0};
-    if (!run->writer)
+    safetensors_writer *writer = run->writer;
+    run->writer = NULL; /* commit frees it, whatever it returns */
+    if (!writer || safetensors_writer_commit(writer, &error) == TAMIS_OK)
         return STATUS_GOOD;
-    tamis_status status = safetensors_writer_commit(run->writer, &error);
-    if (status != TAMIS_OK)
-        return fail_error(run->options->result, &error);
-    run->writer = NULL;
-    return STATUS_GOOD;
+    return fail_error(run->options->result, &error);
 }
 
 /* ---- the work ---------------------------------------------------------------------------------

@@ -6,7 +6,7 @@ import signal
 import subprocess
 import time
 
-from support import TAMIS, File, Run, bad, good, main, make
+from support import SMALL, TAMIS, File, Run, bad, good, main, make
 
 SUBCOMMANDS = ["run", "check", "gen", "info"]
 
@@ -112,6 +112,43 @@ def test_output_whole(folder):
     done = subprocess.run(["sh", "-c", limited, TAMIS, "gen", os.path.join(folder, "g.st")], capture_output=True, text=True)
     assert done.returncode == 2 and done.stderr.count("\n") == 1, done
     assert not os.path.exists(os.path.join(folder, "g.st"))
+
+
+def begin(folder, *args, **more):
+    """A run that has begun to write its file."""
+    run = subprocess.Popen([TAMIS, *args], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, **more)
+    while not any(".tmp" in name for name in os.listdir(folder)):
+        assert run.poll() is None, run.communicate()
+        time.sleep(0.002)
+    return run
+
+
+def test_output_refused(folder):
+    """A file that cannot take its name is an error as any other: the writer is gone by then."""
+    trace, _ = make(folder)
+    for args in (["run", trace, "-o"], ["gen"]):
+        bad(*args, "")
+        bad(*args, folder)
+    long, out = os.path.join(folder, "long.st"), os.path.join(folder, "out.st")
+    good("gen", long, "--positions", "65536", "--rows", "64", "--layers", "0")
+    for args in (["run", long, "--tier", "ref", "-o", out], ["gen", out]):
+        run = begin(folder, *args)
+        os.mkdir(out)
+        message = run.communicate()[1]
+        assert run.returncode == 2 and message.count("\n") == 1 and out in message, (run.returncode, message)
+        os.rmdir(out)
+        assert os.listdir(folder).count("out.st") == 0
+
+
+def test_output_names(folder):
+    """A name as long as the filesystem takes; a link to a file that is not there yet."""
+    trace, _ = make(folder)
+    long, link = os.path.join(folder, "n" * 250), os.path.join(folder, "link")
+    good("run", trace, "-o", long)
+    good("gen", long, *SMALL)
+    os.symlink("made.st", link)
+    good("run", trace, "-o", link)
+    assert os.path.islink(link) and "blocks" in File(os.path.join(folder, "made.st")).names()
 
 
 def test_tier(folder):
