@@ -25,7 +25,7 @@ configure: setup
 build: configure ## build everything into build/
 	@cmake --build $(BUILD) -j $(JOBS)
 
-run: configure ## the main job: both levels on a real trace, then checked by the oracle
+run: configure ## the main job: both levels on the bundled trace, then checked by the oracle
 	@cmake --build $(BUILD) -j $(JOBS) --target tamis_command
 	$(BUILD)/tamis run $(TRACE) -o $(RESULT)
 	@$(BUILD)/tamis check $(TRACE) $(RESULT) --rows $(ROWS)

@@ -77,9 +77,10 @@ function(tamis_add_cuda target)
   math(EXPR toolkit "1000 * ${CMAKE_MATCH_1} + 10 * ${CMAKE_MATCH_2}")
   tamis_cuda_flags(archs)
   set(fatbin ${CMAKE_CURRENT_BINARY_DIR}/kernels.fatbin)
+  # The depfile names its target as CMake expects it, relative: nvcc does not escape a space.
   # FMA stands only where it is written; registers and spills of every kernel stay in kernels.ptxas.
   set(command ${TAMIS_NVCC} -fatbin -std=c++17 -O3 -fmad=false -Xptxas -v -t 2 ${archs}
-      -I${PROJECT_SOURCE_DIR}/include -I${PROJECT_SOURCE_DIR}/src -MD -MF ${fatbin}.d
+      -I${PROJECT_SOURCE_DIR}/include -I${PROJECT_SOURCE_DIR}/src -MD -MT kernels.fatbin -MF ${fatbin}.d
       ${folder}/kernels.cu -o ${fatbin})
   list(TRANSFORM command PREPEND "'")
   list(TRANSFORM command APPEND "'")

@@ -20,7 +20,7 @@ void gpu_open(void) {
     tamis_error error = {0};
     tamis_status status = tamis_cuda_create_on(0, &device.cuda, &error);
     if (status == TAMIS_ERROR_TIER) {
-        printf("skipped: %s: %s needed, found %s\n", error.argument, error.required, error.found);
+        printf("SKIPPED: %s: %s needed, found %s\n", error.argument, error.required, error.found);
         exit(SKIPPED);
     }
     succeeded(status, &error, __LINE__);

@@ -37,21 +37,20 @@ if [ "$mode" = cmake ]; then
     exit 0
 fi
 
-config() { # the file names the prefix of the build's configuration
-    PKG_CONFIG_PATH=$library/pkgconfig pkg-config --define-variable=prefix="$prefix" "$@" tamis
+# Its output quotes itself, for a prefix with a space: hence eval below.
+config() {
+    PKG_CONFIG_PATH=$library/pkgconfig pkg-config "$@" tamis
 }
 [ "$(config --modversion)" = "$version" ]
 if [ "$mode" = shared ]; then
-    # shellcheck disable=SC2046
-    cc $(config --cflags) "$here/project/main.c" -o "$work/host" $(config --libs)
+    eval cc "$(config --cflags)" '"$here/project/main.c" -o "$work/host"' "$(config --libs)"
     needs "$work/host" yes
     LD_LIBRARY_PATH=$library "$work/host" "$version"
 else
     mkdir "$work/only" # a folder with the static library alone, as the linker prefers the other
     cp "$library/libtamis.a" "$work/only"
-    # shellcheck disable=SC2046
-    cc $(config --cflags) "$here/project/main.c" -o "$work/host" \
-        $(config --static --libs | sed "s|-L$library|-L$work/only|")
+    eval cc "$(config --cflags)" '"$here/project/main.c" -o "$work/host" -L"$work/only"' \
+        "$(config --static --libs)"
     needs "$work/host" no
     "$work/host" "$version"
 fi
