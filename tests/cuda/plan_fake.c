@@ -203,7 +203,7 @@ int main(void) {
     void *found = library ? dlsym(library, "fake_machine_get") : NULL;
     memcpy(&machine_of, &found, sizeof found);
     if (machine_of == NULL || tamis_cuda_built() == 0) {
-        printf("skipped: %s\n", machine_of ? "a build without CUDA kernels" : "no fake driver");
+        printf("SKIPPED: %s\n", machine_of ? "a build without CUDA kernels" : "no fake driver");
         return SKIPPED;
     }
     machine = machine_of();
