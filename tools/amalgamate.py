@@ -15,6 +15,8 @@ import sys
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 SRC, INCLUDE = ROOT / "src", ROOT / "include"
 CORE = ["*.c", "format/*.c", "config/*.c", "cache/*.c", "kernels/*.c", "kernels/ref/*.c", "plan/*.c", "indexer/*.c"]
+# Headers whose calls are not in CORE: kernels for a GPU need a compiler of their own.
+APART = [INCLUDE / "tamis" / "cuda.h"]
 # A tier's files, the machines that have it, and what its functions may use.
 TIERS = [("kernels/x86/*_avx2.c", "defined(__x86_64__)", "avx2,fma,bmi,bmi2,popcnt")]
 WORD = re.compile(r"[A-Za-z_]\w*")
@@ -153,7 +155,11 @@ def main():
         sys.exit("usage: amalgamate.py OUTDIR")
     out = pathlib.Path(sys.argv[1])
     out.mkdir(parents=True, exist_ok=True)
-    header = Writer([INCLUDE]).expand(INCLUDE / "tamis" / "tamis.h")
+    header_writer = Writer([INCLUDE])
+    header_writer.seen.update(APART)
+    header = header_writer.expand(INCLUDE / "tamis" / "tamis.h")
+    for path in APART:
+        header = re.sub(rf" \*   {re.escape(path.name)} .*\n", "", header)
     number = dict(re.findall(r"#define TAMIS_VERSION_(\w+) (\d+)", header))
     version = "{MAJOR}.{MINOR}.{PATCH}".format(**number)
     note = f"/* tamis.h: tamis {version}, made by tools/amalgamate.py: do not edit. */\n"

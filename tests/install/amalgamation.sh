@@ -1,7 +1,8 @@
 #!/bin/sh
 # SPDX-License-Identifier: MIT
 # amalgamation.sh SOURCE_DIR STATIC_LIBRARY PYTHON: makes the amalgamation, compiles it with gcc and
-# clang without special flags and with a host's, and holds its results to the library's.
+# clang without special flags and with a host's, links every call that its header declares, and holds
+# its results to the library's.
 set -eu
 source=$1 library=$2 python=$3
 work=$(mktemp -d)
@@ -13,6 +14,18 @@ cc -std=c11 -O2 -Wall -Wextra -Werror -D_POSIX_C_SOURCE=200809L -I"$source/inclu
 tiers=$(cut -d' ' -f1 "$work/want" | sort -u | tr '\n' ' ')
 lines=$(wc -l <"$work/want")
 [ "$lines" -ge 23 ] || { echo "FAILED: only $lines digests"; exit 1; }
+
+# Everything that the header declares.
+cc -E -P "$work/tamis.h" | tr '\n' ' ' | tr ';' '\n' | grep 'visibility("default")' |
+    sed -e 's/.*visibility("default")))//' -e 's/^\([^(]*\)(.*/\1/' -e 's/ *$//' -e 's/.*[ *]//' |
+    sort -u >"$work/declared"
+declared=$(wc -l <"$work/declared")
+[ "$declared" -ge 40 ] || { echo "FAILED: only $declared declarations were found in tamis.h"; exit 1; }
+{
+    printf '#include "tamis.h"\nvoid (*const volatile calls[])(void) = {\n'
+    sed 's/.*/    (void (*)(void))&,/' "$work/declared"
+    printf '};\nint main(void) { return calls[0] == 0; }\n'
+} >"$work/links.c"
 
 # Every tier gives the same bits.
 sed -n "s/^ref //p" "$work/want" >"$work/tier.ref"
@@ -27,12 +40,14 @@ agrees() {
     (cd "$work" && "$compiler" "$@" -Werror -c tamis.c -o tamis.o)
     "$compiler" -std=c11 -O2 -Wall -Wextra -Werror -D_POSIX_C_SOURCE=200809L -DAGREE_AMALGAMATION=1 -I"$work" "$here/agree.c" \
         "$work/tamis.o" -lm -lpthread -o "$work/vendored"
+    "$compiler" -std=c11 -O2 -I"$work" "$work/links.c" "$work/tamis.o" -lm -lpthread -o "$work/links"
+    "$work/links"
     "$work/vendored" >"$work/got"
     if ! diff "$work/want" "$work/got"; then
         echo "FAILED: $compiler $* disagrees with the library"
         exit 1
     fi
-    echo "$compiler $*: $lines digests on $tiers agree"
+    echo "$compiler $*: $declared calls link, $lines digests on $tiers agree"
 }
 refuses() {
     compiler=$1
