@@ -8,7 +8,7 @@ import time
 
 from support import SMALL, TAMIS, File, Run, bad, good, main, make
 
-SUBCOMMANDS = ["run", "check", "gen", "info"]
+SUBCOMMANDS = ["run", "check", "gen", "info", "bench", "plan"]
 
 
 def test_help(folder):
