@@ -19,7 +19,11 @@ TAMIS_API int64_t tamis_k_row_bytes(int32_t head_dim);
  */
 TAMIS_API int64_t tamis_k_page_stride(int32_t page_size, int32_t head_dim, int64_t align);
 
-/* Checks a cache's layout, geometry, strides and pointers: what every call that reads K checks. */
+/*
+ * What every call that takes K checks. TAMIS_ERROR_LAYOUT: the layout, page size, strides, size or
+ * pointers; TAMIS_ERROR_GEOMETRY: head_dim; TAMIS_ERROR_STRUCT_SIZE: reserved is not 0;
+ * TAMIS_ERROR_ARGUMENT: k is NULL.
+ */
 TAMIS_API tamis_status tamis_k_cache_check(const tamis_k_cache *k, tamis_error *error);
 
 #ifdef __cplusplus

@@ -47,11 +47,11 @@ typedef struct tamis_layer_role {
 } tamis_layer_role;
 
 /*
- * Derives roles[num_layers] (spec: nearest kv source at or before a layer owns its K; the index
- * source named candidate_source_layer_id publishes; index sources after it that read its K consume;
- * every other index source is full; every other compressed layer reuses).
- * Errors: TAMIS_ERROR_STRUCT_SIZE; TAMIS_ERROR_MODEL naming the key and the layer. On error roles
- * are untouched.
+ * Derives roles[num_layers] (spec 1): the nearest kv source at or before a layer owns its K; the
+ * index source named candidate_source_layer_id publishes; index sources after it that read its K
+ * consume; every other index source is full; every other compressed layer reuses.
+ * Errors: TAMIS_ERROR_STRUCT_SIZE; TAMIS_ERROR_ARGUMENT (a NULL); TAMIS_ERROR_MODEL naming the key
+ * and the layer. On error roles are untouched.
  */
 TAMIS_API tamis_status tamis_model_roles(const tamis_model *model, tamis_layer_role *roles,
                                          tamis_error *error);

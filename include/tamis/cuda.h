@@ -2,6 +2,10 @@
 /*
  * cuda.h: every stage on an NVIDIA GPU, from compute capability 8.0 on.
  *
+ * The two-level indexer of DeepSeek-V4.1 (docs/spec.md) on the arithmetic of docs/numerics.md. The
+ * reference is the CPU's, src/kernels/ref/<stage>.c; tests/cuda holds kernels (src/kernels/cuda)
+ * and plans to it byte for byte over the cases of tests/kernels/check_<stage>.c. See docs/cuda.md.
+ *
  * The kernels are embedded in the library and the driver is opened at run time: nothing here needs
  * CUDA to link or to load. Arguments are those of stages.h, with every pointer in them (workspace
  * and k_insert's eps, too) a device pointer. A call queues work on the caller's stream, in the
@@ -39,7 +43,8 @@ typedef struct tamis_cuda tamis_cuda;
  * anything, the first one in a capture included.
  * TAMIS_ERROR_TIER, with what was required and found: a build without CUDA kernels; no driver; a
  * driver too old; no device; a device too old; no current context. TAMIS_ERROR_CUDA: the driver
- * failed a call; the error names it and its result. TAMIS_ERROR_MEMORY. On error *cuda is NULL.
+ * failed a call; the error names it and its result. TAMIS_ERROR_MEMORY, the host's or the device's.
+ * TAMIS_ERROR_ARGUMENT: cuda is NULL. On error *cuda is NULL.
  */
 TAMIS_API tamis_status tamis_cuda_create(tamis_cuda **cuda, tamis_error *error);
 
@@ -79,6 +84,13 @@ typedef struct tamis_cuda_device {
 TAMIS_API int32_t tamis_cuda_devices(tamis_cuda_device *devices, int32_t capacity);
 
 /* ---- memory and streams, for programs without a CUDA runtime -------------------------------- */
+
+/*
+ * All act in the calling thread's current context. TAMIS_ERROR_ARGUMENT: negative bytes, or no
+ * place for the result; TAMIS_ERROR_MEMORY: the device has none left; TAMIS_ERROR_CUDA: the driver
+ * failed the call, or work that was queued before (see tamis_cuda_result). On error nothing was
+ * made and a pointer out is NULL. 0 bytes copy nothing; NULL is fine to free and to destroy.
+ */
 
 /* Device memory, aligned to 256 bytes or more. 0 bytes give NULL. */
 TAMIS_API tamis_status tamis_cuda_alloc(const tamis_cuda *cuda, int64_t bytes, void **memory,

@@ -2,6 +2,11 @@
 /*
  * indexer.h: the object an engine holds. Everything it needs is checked once, at creation, and all
  * failures are reported together; nothing falls back during a step.
+ *
+ * The two-level indexer of DeepSeek-V4.1 (docs/spec.md) on the arithmetic of docs/numerics.md: what
+ * a layer selects is what the stages select (src/kernels/ref/<stage>.c is the reference,
+ * tests/kernels/check_<stage>.c its test). Layers, stamps and refusals are tested in tests/plan,
+ * the two levels' properties in tests/indexer, requirements in tests/config.
  */
 #ifndef TAMIS_INDEXER_H
 #define TAMIS_INDEXER_H
@@ -16,7 +21,8 @@ extern "C" {
 enum {                       /* indexer_sparse_logits */
        TAMIS_SPARSE_OFF = 0, /* consumers score everything and mask */
        TAMIS_SPARSE_ON = 1,
-       TAMIS_SPARSE_AUTO = 2 /* per row, where its length is known, by measured crossover */
+       TAMIS_SPARSE_AUTO = 2 /* per row, where its length is known: up to the pool everything is
+                                scored, beyond it the listed blocks */
 };
 
 /* The attention config's keys. Strings must outlive the call they are given to. */
@@ -76,8 +82,10 @@ TAMIS_API int32_t tamis_requirement_count(void);
 TAMIS_API const char *tamis_requirement_id(int32_t i);
 
 /*
- * Creates an indexer. Immutable; may be shared by threads and plans. When requirements fail, error
- * names the first and *indexer is NULL: tamis_indexer_supported has them all.
+ * Creates an indexer. Immutable; may be shared by threads and plans. It allocates, which plans,
+ * steps and runs on a CPU never do.
+ * Errors: TAMIS_ERROR_REQUIREMENT, naming the first that failed (tamis_indexer_supported has them
+ * all); TAMIS_ERROR_MEMORY; TAMIS_ERROR_ARGUMENT when indexer is NULL. On error *indexer is NULL.
  */
 TAMIS_API tamis_status tamis_indexer_create(const tamis_indexer_options *options,
                                             tamis_indexer **indexer, tamis_error *error);
@@ -85,11 +93,15 @@ TAMIS_API void tamis_indexer_destroy(tamis_indexer *indexer); /* NULL is fine */
 
 /* The role of a layer; NULL for a layer the model does not have. */
 TAMIS_API const tamis_layer_role *tamis_indexer_role(const tamis_indexer *indexer, int32_t layer);
+
+/* The tier that its CPU runs use, "auto" resolved: "ref", "avx2". A topk_backend of its own does
+ * not show here. */
 TAMIS_API const char *tamis_indexer_tier(const tamis_indexer *indexer);
 
 /* ---- running a layer ------------------------------------------------------------------------ */
 
-/* One layer's arrays. Queries and selections are indexed by query token, see tamis_step. */
+/* One layer's arrays, aligned to their element (codes and scales: anywhere). Queries and selections
+ * are indexed by query token, see tamis_step. */
 typedef struct tamis_layer_args {
     uint32_t struct_size;
     int32_t layer;
@@ -103,9 +115,25 @@ typedef struct tamis_layer_args {
 TAMIS_API void tamis_layer_args_default(tamis_layer_args *args);
 
 /*
+ * Errors of the four run calls, all found before anything is written:
+ *
+ *   TAMIS_ERROR_...
+ *   ARGUMENT     a NULL that is needed; ith; a layer that the model does not have or whose role is
+ *                another call's; a topk that is not the model's; blocks of a layer that publishes
+ *                none; a stride or type
+ *   LIMIT        nth above limits.threads
+ *   LENGTH       positions or page ids outside K (source, full); a K smaller than the one that was
+ *                published against (consumer)
+ *   LAYOUT       a K of another layout, page size or stride than the indexer's
+ *   GEOMETRY     heads or head_dim that are not the model's
+ *   STRUCT_SIZE  args, a reserved field, or a step that no tamis_step_make wrote
+ *   STAMP        a step that is not this plan's last; see also each call
+ */
+
+/*
  * source_run: a source or full layer. Scores everything, selects, and (source) publishes the step's
  * blocks into the plan with a stamp: plan, step, layer, rows. Every slice ith of nth, nth <=
- * limits.threads, once. A second publish in one step is refused.
+ * limits.threads, once. A second publish in one step is TAMIS_ERROR_STAMP.
  */
 TAMIS_API tamis_status tamis_source_run(tamis_plan *plan, const tamis_step *step,
                                         const tamis_layer_args *args, int32_t ith, int32_t nth,
@@ -146,6 +174,7 @@ typedef struct tamis_plan_counters {
     uint64_t dense_rows;  /* consumer rows by the dense route */
 } tamis_plan_counters;
 
+/* Writes *counters whole, whatever it held. */
 TAMIS_API void tamis_plan_count(const tamis_plan *plan, tamis_plan_counters *counters);
 
 #ifdef __cplusplus

@@ -2,6 +2,10 @@
 /*
  * plan.h: limits fixed once, and steps made inside them.
  *
+ * Steps are those of docs/spec.md, section 6, of the two-level indexer of DeepSeek-V4.1. They are
+ * made in src/plan and tested in tests/plan; selections follow docs/numerics.md and are those of
+ * the stages (src/kernels/ref/<stage>.c, tests/kernels/check_<stage>.c).
+ *
  * An engine creates an indexer (indexer.h) once, a plan for its limits once, and a step for every
  * forward pass. A step is a set of plain arrays in the plan's workspace, made by one call from
  * sequence lengths, query starts and page tables; tables are pointed to, never copied.
@@ -28,6 +32,8 @@ typedef struct tamis_plan_limits {
     int64_t max_context;        /* tokens of the longest request, 1 .. 2^31 - 1 */
 } tamis_plan_limits;
 
+/* threads 1 and all else 0: max_requests, max_batched_tokens and max_context must be set, 0 is
+ * refused. */
 TAMIS_API void tamis_plan_limits_default(tamis_plan_limits *limits);
 
 /* max(max_requests * (1 + draft_tokens), max_batched_tokens, largest_graph); -1 when invalid. */
@@ -44,8 +50,12 @@ typedef struct tamis_plan tamis_plan;
 TAMIS_API int64_t tamis_plan_bytes(const tamis_indexer *indexer, const tamis_plan_limits *limits,
                                    tamis_error *error);
 
-/* Lays a plan out in memory, which ends every plan and step that was in it. The indexer must
- * outlive it. There is nothing to destroy. */
+/*
+ * Lays a plan out in memory, which ends every plan and step that was in it. The indexer must
+ * outlive it. There is nothing to destroy.
+ * Errors: TAMIS_ERROR_ARGUMENT (a NULL), _STRUCT_SIZE and _LIMIT (limits), _WORKSPACE (memory NULL,
+ * misaligned or too small). On error *plan is NULL.
+ */
 TAMIS_API tamis_status tamis_plan_init(const tamis_indexer *indexer,
                                        const tamis_plan_limits *limits, void *memory, int64_t bytes,
                                        tamis_plan **plan, tamis_error *error);
@@ -67,6 +77,7 @@ typedef struct tamis_batch {
     int64_t page_table_width[2];  /* entries of a row that may be read */
 } tamis_batch;
 
+/* A batch without requests. */
 TAMIS_API void tamis_batch_default(tamis_batch *batch);
 
 /* How much of a step's arrays is used. It lies where the arrays lie: on a GPU no host reads it. */
@@ -103,15 +114,23 @@ typedef struct tamis_step {
 
 /*
  * Makes a step: O(requests + rows), no allocation. A plan has one step at a time: making the next
- * ends the last. Refused: more than the limits hold, a context below its new tokens or above
- * max_context, query starts that do not ascend from 0 to tokens, a page table too narrow. On error
- * the plan's last step is still good.
+ * ends the last, and no run of it may be in progress. *step is written whole, whatever it held: its
+ * size changes with TAMIS_ABI_VERSION alone. On error *step is untouched and the plan's last step
+ * still good.
+ * TAMIS_ERROR_LIMIT: requests, tokens, padded rows or a context above the plan's limits.
+ * TAMIS_ERROR_LENGTH: a context below its new tokens, or one that its page table or k_start has no
+ * room for. TAMIS_ERROR_ARGUMENT: a NULL that is needed; query starts that do not ascend from 0 to
+ * tokens; padded rows below tokens; a page table's stride or width. TAMIS_ERROR_STRUCT_SIZE: batch.
  */
 TAMIS_API tamis_status tamis_step_make(tamis_plan *plan, const tamis_batch *batch, tamis_step *step,
                                        tamis_error *error);
 
-/* Whether every row of a ratio sees at most topk positions: its selection is 0..visible-1, and no q
- * is needed. Never bake the answer into a captured graph. */
+/*
+ * Whether every row of a ratio sees at most topk positions: its selection is 0..visible-1 (slots:
+ * those through the page table), no q is needed, and an engine may write it by itself instead of
+ * running the layer. 0 for a ratio other than 1 and 2, for NULL, and for a step on a device, whose
+ * counts no host reads. Never bake the answer into a captured graph.
+ */
 TAMIS_API int32_t tamis_step_is_short(const tamis_step *step, int32_t ratio, int32_t topk);
 
 /* ---- chunks of a prefill ------------------------------------------------------------------- */

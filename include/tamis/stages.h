@@ -2,15 +2,37 @@
 /*
  * stages.h: every stage as a call, and the two levels composed of them.
  *
+ * The method is the two-level indexer of DeepSeek-V4.1, restated in docs/spec.md; docs/numerics.md
+ * has the arithmetic to the bit. src/kernels/ref/<stage>.c is each stage's reference (source and
+ * dense: src/indexer), tests/kernels/check_<stage>.c its test.
+ *
  * Each call takes a backend, its arguments and a slice (ith of nth, 0 <= ith < nth): it does that
  * share of the work on the calling thread. All slices together, in any order or at once, do all of
  * it; results never depend on the split. Arguments start with struct_size and have a _default()
  * that sets it and zeroes the rest; unknown sizes and non-zero reserved fields are refused.
  *
- * Everything is checked before anything is written: on an error no output was touched. Lengths,
- * intervals and positions outside what K holds are refused; block ids may hold any bits (those that
- * name no visible block are dropped). Inputs and outputs must not overlap. Output columns beyond
- * the documented width are never touched, so padded rows keep their padding.
+ * Everything is checked before anything is written: on an error no output was touched. Block ids
+ * may hold any bits (those that name no visible block are dropped). Inputs and outputs must not
+ * overlap. Output columns beyond the documented width are never touched, so padded rows keep their
+ * padding.
+ *
+ *   TAMIS_ERROR_...  of a stage call, when
+ *   ARGUMENT     backend, args or a needed pointer is NULL (a workspace, too); ith, nth, a count, a
+ *                size, a type or a stride is out of its range; a request is no row of page_table;
+ *                a list with `physical` is not as that says
+ *   STRUCT_SIZE  struct_size is not the one that _default sets; a reserved field is not 0
+ *   LAYOUT       K's layout, page size, strides or pointers; blocks that straddle pages; a page
+ *                table or `physical` where the layout has no pages
+ *   GEOMETRY     heads or head_dim; a query's head_dim that is not K's
+ *   LENGTH       an interval, position, slot, page id or start outside K, its page table, the
+ *                rotary table or the destination; counts or columns above the width
+ *   NUMERICS     an unknown class, or one that the tier does not offer
+ *   WORKSPACE    too few bytes, or not aligned to 64
+ *
+ * Arrays are aligned to their element, which nothing checks; codes and scales may lie anywhere.
+ * Without rows (tokens, destination rows) arrays are not read and may be NULL, but for k_insert's
+ * norm_weight and eps. With rows only those that say so may; lists (candidates, blocks) may not,
+ * however narrow. A stride is read when there are two rows or more.
  *
  * The calling thread's floating-point control state is set to round-to-nearest with subnormals on
  * for the call and restored after it.
@@ -60,7 +82,8 @@ typedef struct tamis_rope {
  * q_prepare: bf16 queries rotated, rounded to bf16, quantised to MXFP4; weights scaled.
  * The last 64 dims turn at the token's position in adjacent pairs: e' = e cos - o sin,
  * o' = o cos + e sin, in f32 without contraction. Weights: f32(w) * f32(1 / sqrt(D * heads)).
- * Weights are skipped when both of their pointers are NULL.
+ * Weights are skipped when both of their pointers are NULL. A group of 32 that holds a NaN or an
+ * infinity gets scale 255 and codes 0: every score with it is NaN.
  */
 typedef struct tamis_q_prepare_args {
     uint32_t struct_size;
@@ -89,8 +112,13 @@ typedef struct tamis_q_prepare_args {
 
 /*
  * k_insert: bf16 keys normalised (RMSNorm), rounded, rotated at the position of their group's first
- * token, rounded, quantised and stored in their slot. A token is skipped when its slot is negative
- * or when it is not the last of its group ((position + 1) % ratio != 0). Slots must differ.
+ * token, rounded, quantised as q_prepare does and stored in their slot. A token is skipped when its
+ * slot is negative or when it is not the last of its group ((position + 1) % ratio != 0); its
+ * position and slot are checked all the same. Slots must differ.
+ * RMSNorm in f32: y_i = bf16((x_i * r) * g_i), r = 1 / sqrt(p_0 / D + eps), root and quotient
+ * correctly rounded. p_0 is the sum of squares: p_i = ((x_i^2 + x_(i+32)^2) + x_(i+64)^2) +
+ * x_(i+96)^2 for i < 32, then p_i += p_(i+n) for n = 16, 8, 4, 2, 1. At D = 64 p_i has the first
+ * two terms, and all dims turn.
  */
 typedef struct tamis_k_insert_args {
     uint32_t struct_size;
@@ -103,7 +131,7 @@ typedef struct tamis_k_insert_args {
     const int64_t *positions; /* [T] token positions, 0 .. rope.positions-1 */
     const int64_t *slots;     /* [T] PAGE: page * page_size + slot; SPLIT, ROW: K row; < 0: skip */
     const void *norm_weight;  /* [D] */
-    const float *eps;         /* [1] added to the mean square, > 0 or 0 */
+    const float *eps;         /* [1] added to the mean square, 0 or more */
     tamis_rope rope;
     tamis_k_cache k; /* written */
 } tamis_k_insert_args;
@@ -111,7 +139,8 @@ typedef struct tamis_k_insert_args {
 /*
  * k_gather: the K of each row's interval (rows.ks .. rows.ke of its request) copied to contiguous
  * rows, codes and scales apart, for callers with ragged kernels. Interval i's local position j goes
- * to destination row start[i] + j. Other destination rows are not touched.
+ * to destination row start[i] + j. Other destination rows are not touched. Intervals of one call
+ * must not overlap there.
  */
 typedef struct tamis_k_gather_args {
     uint32_t struct_size;
@@ -132,7 +161,8 @@ typedef struct tamis_k_gather_args {
  * mqa_logits: score(r, j) = sum over heads of w[r][h] * max(0, q[r][h] . k[j]) for every visible
  * position, in the arithmetic of the numerics class; docs/numerics.md has it to the bit.
  * Columns are local positions: j >= len holds -inf up to `columns`. With block_max, also the
- * largest score of each block of block_size (see block_max), with or without logits.
+ * largest score of each block of block_size (see block_max), with or without logits; one of the two
+ * must be there.
  */
 typedef struct tamis_mqa_logits_args {
     uint32_t struct_size;
@@ -232,7 +262,7 @@ typedef struct tamis_sparse_mqa_logits_args {
     int64_t logits_stride;   /* elements */
     const int32_t *physical; /* [R][width] where each block lies, or NULL: page * (page_size /
                                 block_size) + its place in the page. PAGE, ks NULL; blocks must then
-                                ascend, be visible, and end in -1 */
+                                be ascending visible ids, then -1 alone */
     int64_t physical_stride; /* elements */
 } tamis_sparse_mqa_logits_args;
 
@@ -286,7 +316,7 @@ typedef struct tamis_consume_args {
     int64_t workspace_bytes;
     const int32_t *physical; /* [R][width] where each block lies, or NULL: page * (page_size /
                                 block_size) + its place in the page. PAGE, ks NULL; blocks must then
-                                ascend, be visible, and end in -1 */
+                                be ascending visible ids, then -1 alone */
     int64_t physical_stride; /* elements */
 } tamis_consume_args;
 
@@ -333,16 +363,22 @@ typedef struct tamis_dense_args {
     int64_t workspace_bytes;
 } tamis_dense_args;
 
-/* Workspace bytes when the work is cut into nth slices; -1 when the arguments are invalid. */
+/* Workspace bytes when the work is cut into nth slices; -1 when the arguments, which are not NULL,
+ * are invalid. */
 TAMIS_API int64_t tamis_consume_workspace(const tamis_consume_args *args, int32_t nth);
 TAMIS_API int64_t tamis_source_workspace(const tamis_source_args *args, int32_t nth);
 TAMIS_API int64_t tamis_dense_workspace(const tamis_dense_args *args, int32_t nth);
 
 /*
- * The two levels for a few rows (decode) on many threads: every slice of score, then, once all have
- * returned, every slice of merge. Score splits one row over its positions; merge selects. The same
- * results as tamis_consume and tamis_source; the workspace, shared by all slices, holds the scores
- * of every row's pool (consume) or the block maxima of every row (source).
+ * The two levels for a few rows (decode) on many threads: every slice of score, the host's barrier,
+ * every slice of merge, and a barrier before the workspace is used again. Score splits one row over
+ * its positions; merge selects. The same results as tamis_consume and tamis_source; the workspace,
+ * shared by all slices, holds the scores of every row's pool (consume) or the block maxima of every
+ * row (source).
+ * Score and merge take the same nth and the same arguments, and nobody writes the workspace between
+ * them. No stamp checks that here, and breaking it selects wrongly in silence; tamis_layer_score
+ * and _merge (indexer.h) check it. nth has no cap but the workspace. Errors are those of the whole
+ * form.
  */
 TAMIS_API int64_t tamis_consume_split_workspace(const tamis_consume_args *args, int32_t nth);
 TAMIS_API tamis_status tamis_consume_score(const tamis_backend *backend,

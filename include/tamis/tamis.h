@@ -51,6 +51,7 @@
 extern "C" {
 #endif
 
+/* TAMIS_ABI_VERSION 0: not fixed yet, before the first release. */
 #define TAMIS_VERSION_MAJOR 0
 #define TAMIS_VERSION_MINOR 1
 #define TAMIS_VERSION_PATCH 0
@@ -59,7 +60,7 @@ extern "C" {
 /* "MAJOR.MINOR.PATCH" of the library that is linked. */
 TAMIS_API const char *tamis_version(void);
 
-/* TAMIS_ABI_VERSION of the library that is linked. It changes when a struct or call does. */
+/* TAMIS_ABI_VERSION of the linked library. Once fixed, it changes when a struct or call does. */
 TAMIS_API int32_t tamis_abi_version(void);
 
 #ifdef __cplusplus

@@ -72,7 +72,8 @@ typedef struct tamis_rows {
     const int32_t *ks;         /* [R] or NULL: all 0 */
     const int32_t *ke;         /* [R] */
     const int32_t *request;    /* [R] row of page_table, or NULL: all 0 */
-    const int32_t *page_table; /* PAGE: [requests][page_table_stride] page ids; else NULL */
+    const int32_t *page_table; /* PAGE: [requests][page_table_stride] page ids, NULL only where no
+                                  row sees anything; else NULL, or refused */
     int64_t page_table_stride; /* elements */
     int64_t page_table_width;  /* entries of a page-table row that may be read */
     int64_t requests;          /* rows of page_table */
