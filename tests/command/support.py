@@ -111,5 +111,5 @@ def main(tests):
 
 
 def skip(why):
-    print("skipped:", why)
+    print("SKIPPED:", why)
     sys.exit(77)
