@@ -11,7 +11,8 @@
 #include "kernels/rows.h"
 
 int64_t tamis_consume_workspace(const tamis_consume_args *args, int32_t nth) {
-    if (nth < 1 || tamis_check_consume(args, TAMIS_CHECK_JUDGING, NULL) != TAMIS_OK) {
+    if (args == NULL || nth < 1 ||
+        tamis_check_consume(args, TAMIS_CHECK_JUDGING, NULL) != TAMIS_OK) {
         return -1;
     }
     return nth * tamis_consume_scratch_bytes(args->width, args->block_size);
@@ -49,7 +50,8 @@ static tamis_consume_scratch split_scratch(const tamis_consume_args *args, int64
 }
 
 int64_t tamis_consume_split_workspace(const tamis_consume_args *args, int32_t nth) {
-    if (nth < 1 || tamis_check_consume(args, TAMIS_CHECK_JUDGING, NULL) != TAMIS_OK) {
+    if (args == NULL || nth < 1 ||
+        tamis_check_consume(args, TAMIS_CHECK_JUDGING, NULL) != TAMIS_OK) {
         return -1;
     }
     return split_bytes(args, nth);

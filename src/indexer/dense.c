@@ -28,7 +28,7 @@ static layout lay_out(const tamis_dense_args *args) {
 }
 
 int64_t tamis_dense_workspace(const tamis_dense_args *args, int32_t nth) {
-    if (nth < 1 || tamis_check_dense(args, TAMIS_CHECK_JUDGING, NULL) != TAMIS_OK) {
+    if (args == NULL || nth < 1 || tamis_check_dense(args, TAMIS_CHECK_JUDGING, NULL) != TAMIS_OK) {
         return -1;
     }
     layout l = lay_out(args);

@@ -63,14 +63,16 @@ static int64_t workspace(const tamis_source_args *args, int64_t lines, int32_t n
 }
 
 int64_t tamis_source_workspace(const tamis_source_args *args, int32_t nth) {
-    if (nth < 1 || tamis_check_source(args, TAMIS_CHECK_JUDGING, NULL) != TAMIS_OK) {
+    if (args == NULL || nth < 1 ||
+        tamis_check_source(args, TAMIS_CHECK_JUDGING, NULL) != TAMIS_OK) {
         return -1;
     }
     return workspace(args, nth, nth);
 }
 
 int64_t tamis_source_split_workspace(const tamis_source_args *args, int32_t nth) {
-    if (nth < 1 || tamis_check_source(args, TAMIS_CHECK_JUDGING, NULL) != TAMIS_OK) {
+    if (args == NULL || nth < 1 ||
+        tamis_check_source(args, TAMIS_CHECK_JUDGING, NULL) != TAMIS_OK) {
         return -1;
     }
     return workspace(args, args->rows.count, nth);

@@ -79,8 +79,8 @@ static block_list own(const layer_run *run) {
 static tamis_status check_step(const tamis_cuda_plan *plan, const tamis_step *step,
                                tamis_error *error) {
     TAMIS_NEED(step != NULL, TAMIS_ERROR_ARGUMENT, "step", "a step", 0);
-    TAMIS_NEED(step->struct_size == sizeof *step, TAMIS_ERROR_STRUCT_SIZE,
-               "step.struct_size", "a step that tamis_cuda_step_make made", step->struct_size);
+    TAMIS_NEED(step->struct_size == sizeof *step, TAMIS_ERROR_STRUCT_SIZE, "step.struct_size",
+               "a step that tamis_cuda_step_make made", step->struct_size);
     if (step->counts != plan->counts) {
         return tamis_fail(error, TAMIS_ERROR_STAMP, "step", "a step of this plan", "%s",
                           "a step of another plan");
