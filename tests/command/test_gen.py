@@ -116,4 +116,17 @@ def test_large(folder):
     assert good("check", trace, result, "--rows", "2").last() == "check: exact, 2 rows x 2 layers"
 
 
+def test_large_rows(folder):
+    """512 rows of 1,048,576 positions (2 GiB of scores, were they stored): run's memory is the trace and 64 MiB."""
+    if b"__asan_init" in open(TAMIS, "rb").read():
+        skip("a sanitizer's own memory would be measured")
+    trace, result = os.path.join(folder, "t"), os.path.join(folder, "r")
+    good("gen", trace, "--positions", "1048576", "--rows", "512", "--layers", "1", "--heads", "4", "--dim", "64")
+    size = os.path.getsize(trace)
+    ran = json.loads(good("run", trace, "-o", result, "--json").out)
+    assert peak_bytes() <= size + (64 << 20), (peak_bytes(), size)
+    assert [layer["role"] for layer in ran["layers"]] == ["source", "consumer"]
+    assert ran["layers"][0]["positions_scored"] == 512 * 1048576 - 511 * 512 // 2
+
+
 main(globals())
