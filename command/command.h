@@ -47,7 +47,10 @@ typedef struct common_options {
     }
 
 void common_defaults(common_options *common);
-/* Takes the options above; ARGP_ERR_UNKNOWN for any other key. */
+/*
+ * Takes the options above; ARGP_ERR_UNKNOWN for any other key. Every parser of a subcommand passes
+ * on what it does not take itself: argp's start, success and error, too.
+ */
 error_t common_parse(int key, char *arg, struct argp_state *state, common_options *common);
 /* Ends the program with one line and STATUS_BAD. */
 void usage_error(const struct argp_state *state, const char *format, ...)
@@ -66,10 +69,28 @@ int32_t numerics_of(const char *name);
 int fail_error(const char *file, const tamis_error *error);
 /* "tamis: ..."; returns STATUS_BAD. */
 int fail(const char *format, ...) __attribute__((format(printf, 1, 2)));
-/* Prints and frees a JSON value. */
+/* A string to print; bytes that are not UTF-8, as a path may have, are replaced. NULL: null. */
+json_t *json_text(const char *text);
+/* Prints and frees a JSON value; what cannot be printed, NULL too, ends in STATUS_BAD. */
 void print_json(json_t *value);
+/* status, or STATUS_BAD where what was printed so far has not arrived: says so once. */
+int flush_output(int status);
+/* Standard output is checked at the end of the program, however that comes. */
+void guard_output(void);
 /* 1234567 as "1,234,567" in one of eight rotating buffers: for tables. */
 const char *grouped(int64_t value);
+
+/* ---- signals --------------------------------------------------------------------------------- */
+
+/* The signal that asked the program to stop, or 0. */
+extern volatile int stopped;
+/*
+ * For whoever writes a file: a signal to stop is noted, so that the temporary can go first; a write
+ * past a limit, or to a closed pipe, fails as any other does.
+ */
+void catch_signals(void);
+/* STATUS_GOOD, or STATUS_BAD after a line that names the signal. */
+int check_stopped(void);
 
 double seconds_now(void);
 

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: MIT */
-/* common.c: options, messages and the progress bar that the subcommands share. */
+/* common.c: options, messages, output, signals and the progress bar that the subcommands share. */
 #include <errno.h>
 #include <inttypes.h>
+#include <signal.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -16,8 +17,80 @@ void common_defaults(common_options *common) {
     *common = (common_options){.threads = online < 1 ? 1 : online > 1024 ? 1024 : (int32_t)online};
 }
 
+/*
+ * argp tells an error in two lines, with whatever bytes the argument has, and ends the program.
+ * Between start and success its stream is NULL, which makes it return the error, and getopt's
+ * stderr is memory: the line there is cleaned and shown.
+ */
+static struct {
+    FILE *before; /* stderr; NULL: not caught */
+    FILE *memory;
+    char *text;
+    size_t size;
+} caught;
+
+static void catch_messages(struct argp_state *state) {
+    caught.memory = open_memstream(&caught.text, &caught.size);
+    if (!caught.memory)
+        return;
+    state->err_stream = NULL;
+    caught.before = stderr;
+    stderr = caught.memory;
+}
+
+static void release_messages(void) {
+    if (!caught.before)
+        return;
+    stderr = caught.before;
+    caught.before = NULL;
+    fclose(caught.memory);
+}
+
+static int said; /* a line is on stderr: no other follows */
+
+/* Names and a file's bytes may reach a message: control characters would break the one line. */
+static void say(const char *who, char *text) {
+    release_messages();
+    for (char *c = text; *c; c++)
+        if ((unsigned char)*c < ' ' || *c == 127)
+            *c = '?';
+    fprintf(stderr, "%s: %s\n", who, text);
+    said = 1;
+}
+
+void usage_error(const struct argp_state *state, const char *format, ...) {
+    char text[512];
+    va_list args;
+    va_start(args, format);
+    vsnprintf(text, sizeof text, format, args);
+    va_end(args);
+    say(state->name, text);
+    exit(STATUS_BAD);
+}
+
+static _Noreturn void end_usage(const struct argp_state *state) {
+    release_messages();
+    char *text = caught.text ? caught.text : "";
+    size_t name = strlen(state->name), length = strlen(text);
+    if (strncmp(text, state->name, name) == 0 && strncmp(text + name, ": ", 2) == 0)
+        text += name + 2, length -= name + 2;
+    if (length && text[length - 1] == '\n')
+        text[length - 1] = 0;
+    usage_error(state, "%s; see %s --help", text, state->name);
+}
+
 error_t common_parse(int key, char *arg, struct argp_state *state, common_options *common) {
     switch (key) {
+    case ARGP_KEY_INIT:
+        catch_messages(state);
+        return 0;
+    case ARGP_KEY_SUCCESS:
+        release_messages();
+        free(caught.text);
+        caught.text = NULL;
+        return 0;
+    case ARGP_KEY_ERROR:
+        end_usage(state);
     case OPTION_JSON:
         common->json = 1;
         return 0;
@@ -30,16 +103,6 @@ error_t common_parse(int key, char *arg, struct argp_state *state, common_option
     default:
         return ARGP_ERR_UNKNOWN;
     }
-}
-
-void usage_error(const struct argp_state *state, const char *format, ...) {
-    char text[512];
-    va_list args;
-    va_start(args, format);
-    vsnprintf(text, sizeof text, format, args);
-    va_end(args);
-    argp_failure(state, STATUS_BAD, 0, "%s", text);
-    exit(STATUS_BAD);
 }
 
 int64_t parse_number(const struct argp_state *state, const char *name, const char *arg, int64_t low,
@@ -79,24 +142,92 @@ int fail_error(const char *file, const tamis_error *error) {
     return fail("%s: %s", file, text);
 }
 
-/* A file's bytes may reach a message: control characters would break the promise of one line. */
 int fail(const char *format, ...) {
     char text[4608];
     va_list args;
     va_start(args, format);
     vsnprintf(text, sizeof text, format, args);
     va_end(args);
-    for (char *c = text; *c; c++)
-        if ((unsigned char)*c < ' ' || *c == 127)
-            *c = '?';
-    fprintf(stderr, "tamis: %s\n", text);
+    say("tamis", text);
     return STATUS_BAD;
 }
 
+/* Bytes of the first character of text, or 0: jansson, which has to take it, is the judge. */
+static size_t character(const char *text) {
+    for (size_t n = 1; n <= 4 && text[n - 1]; n++) {
+        json_t *one = json_stringn(text, n);
+        json_decref(one);
+        if (one)
+            return n;
+    }
+    return 0;
+}
+
+json_t *json_text(const char *text) {
+    static const char replacement[] = "\xef\xbf\xbd";
+    json_t *whole = text ? json_string(text) : json_null();
+    char *clean = whole ? NULL : malloc(3 * strlen(text) + 1), *end = clean;
+    while (clean && *text) {
+        size_t n = character(text);
+        memcpy(end, n ? text : replacement, n ? n : 3);
+        end += n ? n : 3;
+        text += n ? n : 1;
+    }
+    if (clean)
+        whole = json_stringn(clean, (size_t)(end - clean));
+    free(clean);
+    return whole;
+}
+
+static int unprintable; /* a JSON value was lost */
+
 void print_json(json_t *value) {
-    json_dumpf(value, stdout, JSON_INDENT(2) | JSON_REAL_PRECISION(9));
-    putchar('\n');
+    if (!value || json_dumpf(value, stdout, JSON_INDENT(2) | JSON_REAL_PRECISION(9)) != 0)
+        unprintable = 1;
+    else
+        putchar('\n');
     json_decref(value);
+}
+
+int flush_output(int status) {
+    int lost = fflush(stdout) != 0 || ferror(stdout);
+    if (!lost && !unprintable)
+        return status;
+    if (!said)
+        fail(lost ? "standard output could not be written"
+                  : "the JSON object could not be made: memory or text that is not UTF-8");
+    return STATUS_BAD;
+}
+
+static void flush_at_exit(void) {
+    if (flush_output(STATUS_GOOD) != STATUS_GOOD)
+        _exit(STATUS_BAD);
+}
+
+void guard_output(void) {
+    atexit(flush_at_exit);
+}
+
+volatile int stopped;
+
+static void on_signal(int number) {
+    stopped = number;
+}
+
+/* What is ignored stays so: nohup and shells that run jobs in the background mean it. */
+void catch_signals(void) {
+    static const int stops[] = {SIGINT, SIGTERM, SIGHUP};
+    struct sigaction before, note = {.sa_handler = on_signal, .sa_flags = SA_RESTART};
+    struct sigaction ignore = {.sa_handler = SIG_IGN};
+    for (size_t i = 0; i < sizeof stops / sizeof *stops; i++)
+        if (sigaction(stops[i], NULL, &before) == 0 && before.sa_handler != SIG_IGN)
+            sigaction(stops[i], &note, NULL);
+    sigaction(SIGXFSZ, &ignore, NULL);
+    sigaction(SIGPIPE, &ignore, NULL);
+}
+
+int check_stopped(void) {
+    return stopped ? fail("stopped by signal %d", stopped) : STATUS_GOOD;
 }
 
 const char *grouped(int64_t value) {

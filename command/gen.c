@@ -319,14 +319,15 @@ static tamis_status write_keys(file_state *f, int32_t layer, tamis_error *error)
     synth s;
     synth_keys(&s, f->backend, gen->hazards, gen->dim, (uint64_t)gen->seed, layer);
     tamis_status status = TAMIS_OK;
-    for (int64_t j = 0; j < keys && status == TAMIS_OK; j += CHUNK) {
+    for (int64_t j = 0; j < keys && status == TAMIS_OK && !stopped; j += CHUNK) {
         int64_t count = keys - j < CHUNK ? keys - j : CHUNK;
         status = synth_next_keys(&s, count, f->codes, f->scales + j * groups, error);
         if (status == TAMIS_OK)
             status = write_codes(f, count, count * gen->dim / 2, error);
     }
-    return status == TAMIS_OK ? safetensors_writer_data(f->writer, f->scales, keys * groups, error)
-                              : status;
+    return status == TAMIS_OK && !stopped
+               ? safetensors_writer_data(f->writer, f->scales, keys * groups, error)
+               : status;
 }
 
 /* The format puts weights first, so the queries are made twice: they are few. */
@@ -339,18 +340,19 @@ static tamis_status write_queries(file_state *f, int32_t layer, tamis_error *err
         synth s;
         synth_queries(&s, f->backend, gen->hazards, gen->heads, gen->dim, (uint64_t)gen->seed,
                       layer, owner_of(gen, layer));
-        for (int64_t r = 0; r < rows && status == TAMIS_OK; r += chunk) {
+        for (int64_t r = 0; r < rows && status == TAMIS_OK && !stopped; r += chunk) {
             int64_t count = rows - r < chunk ? rows - r : chunk;
             status = synth_next_queries(&s, count, f->codes, f->scales + r * groups,
                                         f->weights + r * gen->heads, error);
             if (status == TAMIS_OK && pass == 1)
                 status = write_codes(f, 0, count * gen->heads * gen->dim / 2, error);
         }
-        if (status == TAMIS_OK && pass == 0)
+        if (status == TAMIS_OK && pass == 0 && !stopped)
             status = safetensors_writer_data(f->writer, f->weights, rows * gen->heads * 4, error);
     }
-    return status == TAMIS_OK ? safetensors_writer_data(f->writer, f->scales, rows * groups, error)
-                              : status;
+    return status == TAMIS_OK && !stopped
+               ? safetensors_writer_data(f->writer, f->scales, rows * groups, error)
+               : status;
 }
 
 static tamis_status write_step(file_state *f, tamis_error *error) {
@@ -365,19 +367,38 @@ static tamis_status write_step(file_state *f, tamis_error *error) {
     return status;
 }
 
+/* A signal ends a loop early, between two writes: then the file is cut short and goes. */
 static int write_file(file_state *f) {
     tamis_error error = {0};
     tamis_status status = write_step(f, &error);
-    for (int32_t l = 0; l < layers_of(f->gen) && status == TAMIS_OK; l++)
+    for (int32_t l = 0; l < layers_of(f->gen) && status == TAMIS_OK && !stopped; l++)
         status = write_queries(f, l, &error);
-    for (int32_t l = 0; l <= f->gen->full && status == TAMIS_OK; l++)
+    for (int32_t l = 0; l <= f->gen->full && status == TAMIS_OK && !stopped; l++)
         status = write_keys(f, l, &error);
-    if (status == TAMIS_OK) {
-        safetensors_writer *writer = f->writer;
-        f->writer = NULL; /* commit frees it, whatever it returns */
-        status = safetensors_writer_commit(writer, &error);
+    return status == TAMIS_OK ? check_stopped() : fail_error(f->gen->out, &error);
+}
+
+static int commit_file(file_state *f) {
+    tamis_error error = {0};
+    safetensors_writer *writer = f->writer;
+    f->writer = NULL; /* commit frees it, whatever it returns */
+    return safetensors_writer_commit(writer, &error) == TAMIS_OK ? STATUS_GOOD
+                                                                 : fail_error(f->gen->out, &error);
+}
+
+static void report(const gen_options *gen, const step *s) {
+    char hazards[128];
+    hazard_words(gen->hazards, hazards, sizeof hazards);
+    if (gen->common.json) {
+        print_json(json_pack("{s:o, s:I, s:I, s:i, s:i, s:I, s:s}", "trace", json_text(gen->out),
+                             "positions", (json_int_t)s->keys, "rows", (json_int_t)gen->rows,
+                             "requests", (int)gen->requests, "layers", (int)layers_of(gen), "seed",
+                             (json_int_t)gen->seed, "hazards", hazards));
+        return;
     }
-    return status == TAMIS_OK ? STATUS_GOOD : fail_error(f->gen->out, &error);
+    printf("%s: %s positions, %s rows, %d requests, %d layers, seed %" PRId64 ", hazards: %s\n",
+           gen->out, grouped(s->keys), grouped(gen->rows), (int)gen->requests, (int)layers_of(gen),
+           gen->seed, hazards[0] ? hazards : "none");
 }
 
 static int make_file(file_state *f) {
@@ -394,27 +415,19 @@ static int make_file(file_state *f) {
         status = write_file(f);
         progress_end(&f->bar);
     }
+    if (status == STATUS_GOOD) {
+        /* The file is the last to appear: a report that is lost takes it along. */
+        report(gen, f->step);
+        status = flush_output(STATUS_GOOD);
+    }
+    if (status == STATUS_GOOD)
+        status = commit_file(f);
     if (f->writer)
         safetensors_writer_abort(f->writer);
     free(f->codes);
     free(f->scales);
     free(f->weights);
     return status;
-}
-
-static void report(const gen_options *gen, const step *s) {
-    char hazards[128];
-    hazard_words(gen->hazards, hazards, sizeof hazards);
-    if (gen->common.json) {
-        print_json(json_pack("{s:s, s:I, s:I, s:i, s:i, s:I, s:s}", "trace", gen->out, "positions",
-                             (json_int_t)s->keys, "rows", (json_int_t)gen->rows, "requests",
-                             (int)gen->requests, "layers", (int)layers_of(gen), "seed",
-                             (json_int_t)gen->seed, "hazards", hazards));
-        return;
-    }
-    printf("%s: %s positions, %s rows, %d requests, %d layers, seed %" PRId64 ", hazards: %s\n",
-           gen->out, grouped(s->keys), grouped(gen->rows), (int)gen->requests, (int)layers_of(gen),
-           gen->seed, hazards[0] ? hazards : "none");
 }
 
 int command_gen(int argc, char **argv) {
@@ -437,11 +450,10 @@ int command_gen(int argc, char **argv) {
     if (status == STATUS_GOOD)
         status = make_step(&gen, &s);
     if (status == STATUS_GOOD) {
+        catch_signals();
         file_state f = {.gen = &gen, .step = &s, .backend = backend};
         status = make_file(&f);
     }
-    if (status == STATUS_GOOD)
-        report(&gen, &s);
     free(s.context);
     free(s.request);
     free(s.token);

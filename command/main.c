@@ -1,8 +1,10 @@
 /* SPDX-License-Identifier: MIT */
 /* main.c: the table of subcommands. A new one is a file, a declaration and a line here. */
+#include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "command.h"
 
@@ -45,7 +47,7 @@ static error_t parse_top(int key, char *arg, struct argp_state *state) {
         usage_error(state, "no subcommand '%s'; see tamis --help", arg);
     if (key == ARGP_KEY_NO_ARGS)
         usage_error(state, "a subcommand is needed; see tamis --help");
-    return ARGP_ERR_UNKNOWN;
+    return common_parse(key, arg, state, state->input);
 }
 
 static const struct argp top_argp = {
@@ -56,14 +58,25 @@ static const struct argp top_argp = {
     .help_filter = list_subcommands,
 };
 
-/* What was printed must have arrived: a full disk is not a good result. */
-static int flush_output(int status) {
-    if (fflush(stdout) != 0 || ferror(stdout))
-        return fail("standard output could not be written");
-    return status;
+/*
+ * A file opened under the number of a closed standard stream would take what is printed there. What
+ * stands in for the stream cannot be written to, so that the loss is told.
+ */
+static void fill_standard_streams(void) {
+    int fd;
+    do
+        fd = open("/dev/null", O_RDONLY);
+    while (fd >= 0 && fd <= STDERR_FILENO);
+    if (fd >= 0)
+        close(fd);
 }
 
 int main(int argc, char **argv) {
+    fill_standard_streams();
+    guard_output();
+    const char *tier = getenv("TAMIS_TIER");
+    if (tier && !*tier)
+        unsetenv("TAMIS_TIER"); /* empty is unset, as shells mean it */
     argp_err_exit_status = STATUS_BAD;
     argp_program_version_hook = print_version;
     for (int i = 0; argc > 1 && i < SUBCOMMANDS; i++) {
@@ -75,6 +88,8 @@ int main(int argc, char **argv) {
         return flush_output(subcommands[i].main(argc - 1, argv + 1));
     }
     argv[0] = (char[]){"tamis"};
-    argp_parse(&top_argp, argc, argv, ARGP_IN_ORDER, NULL, NULL);
+    common_options common;
+    common_defaults(&common);
+    argp_parse(&top_argp, argc, argv, ARGP_IN_ORDER, NULL, &common);
     return STATUS_BAD;
 }

@@ -4,7 +4,6 @@
  * a time, besides the published blocks; the result file is written layer by layer.
  */
 #include <inttypes.h>
-#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -125,22 +124,6 @@ static const struct argp run_argp = {
            "publishes its best blocks, and consumers score only inside those. Reuse layers score "
            "nothing. Memory is the trace plus a bounded workspace and the results of one layer."};
 
-/* ---- signals ----------------------------------------------------------------------------------
- */
-
-static volatile int stopped; /* the signal's number */
-
-static void on_signal(int number) {
-    stopped = number;
-}
-
-/* A stopped run must take its temporary with it, so signals only ask. */
-static void catch_signals(void) {
-    struct sigaction action = {.sa_handler = on_signal, .sa_flags = (int)SA_RESETHAND};
-    sigaction(SIGINT, &action, NULL);
-    sigaction(SIGTERM, &action, NULL);
-}
-
 /* ---- which layers -----------------------------------------------------------------------------
  */
 
@@ -157,7 +140,7 @@ static int choose_layers(run_state *run) {
     const char *at = run->options->layers;
     for (int32_t i = 0; i < trace->layer_count; i++)
         run->lines[i].chosen = !at;
-    while (at && *at) {
+    while (at) {
         char *end;
         long long layer = strtoll(at, &end, 10);
         if (end == at || (*end && *end != ','))
@@ -172,7 +155,7 @@ static int choose_layers(run_state *run) {
             int32_t source = index_of_layer(trace, trace->layers[i].role.source);
             run->lines[source].chosen = trace->layers[source].present;
         }
-        at = *end ? end + 1 : end;
+        at = *end ? end + 1 : NULL;
     }
     return STATUS_GOOD;
 }
@@ -290,12 +273,17 @@ static int write_layer(run_state *run, int32_t i) {
     return status;
 }
 
-/* The counts of all layers, then the rename that makes the file appear. */
-static int finish_result(run_state *run) {
+static int write_counts(run_state *run) {
     int64_t rows = run->trace->rows;
-    for (int32_t i = 0; i < run->trace->layer_count && run->writer; i++)
-        if (runs(run, i) && write_array(run, run->counts + i * rows, rows * 4) != STATUS_GOOD)
-            return STATUS_BAD;
+    int status = STATUS_GOOD;
+    for (int32_t i = 0; i < run->trace->layer_count && status == STATUS_GOOD; i++)
+        if (runs(run, i))
+            status = write_array(run, run->counts + i * rows, rows * 4);
+    return status;
+}
+
+/* The rename that makes the file appear. */
+static int commit_result(run_state *run) {
     tamis_error error = {0};
     safetensors_writer *writer = run->writer;
     run->writer = NULL; /* commit frees it, whatever it returns */
@@ -332,8 +320,8 @@ static int run_layer(run_state *run, int32_t i) {
     tamis_status status = selector_run(&run->select, layer, &run->out, &line->seconds, &error);
     if (status != TAMIS_OK)
         return fail_error(run->options->trace, &error);
-    if (stopped)
-        return fail("stopped by signal %d", stopped);
+    if (check_stopped() != STATUS_GOOD)
+        return STATUS_BAD;
     line->scored = count_scored(run, layer);
     for (int64_t r = 0; r < run->trace->rows; r++)
         line->selected += run->out.counts[r];
@@ -352,7 +340,7 @@ static int run_layers(run_state *run) {
         if (runs(run, i))
             status = run_layer(run, i);
     progress_end(&bar);
-    return status == STATUS_GOOD ? finish_result(run) : status;
+    return status == STATUS_GOOD ? write_counts(run) : status;
 }
 
 /* ---- the report -------------------------------------------------------------------------------
@@ -418,12 +406,13 @@ static void report_json(const run_state *run) {
     }
     const cuda_selector *cuda = run->select.cuda;
     const char *tier = cuda ? NULL : tamis_backend_tier(run->select.backend);
-    print_json(json_pack(
-        "{s:s, s:s, s:s?, s:s?, s:i, s:s, s:b, s:I, s:s?, s:o}", "trace", run->options->trace,
-        "backend", cuda ? "cuda" : "cpu", "device", cuda ? cuda_selector_name(cuda) : NULL, "tier",
-        tier, "threads", (int)run->options->common.threads, "numerics",
-        numerics_name(run->options->numerics), "dense", run->options->dense, "rows",
-        (json_int_t)trace->rows, "result", run->options->result, "layers", layers));
+    print_json(json_pack("{s:o, s:s, s:s?, s:s?, s:i, s:s, s:b, s:I, s:o, s:o}", "trace",
+                         json_text(run->options->trace), "backend", cuda ? "cuda" : "cpu", "device",
+                         cuda ? cuda_selector_name(cuda) : NULL, "tier", tier, "threads",
+                         (int)run->options->common.threads, "numerics",
+                         numerics_name(run->options->numerics), "dense", run->options->dense,
+                         "rows", (json_int_t)trace->rows, "result", json_text(run->options->result),
+                         "layers", layers));
 }
 
 static int run_trace(run_state *run) {
@@ -439,9 +428,12 @@ static int run_trace(run_state *run) {
         status = begin_result(run);
     if (status == STATUS_GOOD)
         status = run_layers(run);
-    if (status == STATUS_GOOD)
-        (run->options->common.json ? report_json : report_text)(run);
-    return status;
+    if (status != STATUS_GOOD)
+        return status;
+    (run->options->common.json ? report_json : report_text)(run);
+    /* The file is the last to appear: a report that is lost takes it along. */
+    status = flush_output(check_stopped());
+    return status == STATUS_GOOD ? commit_result(run) : status;
 }
 
 static void run_free(run_state *run) {

@@ -159,20 +159,88 @@ def test_tier(folder):
     assert "--tier" in bad("run", trace, "--tier", "none")
     assert "TAMIS_TIER" in bad("run", trace, env={"TAMIS_TIER": "none"})
     assert "TAMIS_TIER" in bad("info", env={"TAMIS_TIER": "none"})
+    assert good("run", trace, "--json", env={"TAMIS_TIER": ""}).out and good("info", env={"TAMIS_TIER": ""}).out
+
+
+def writers(folder):
+    """Runs that write for a while, each with its file."""
+    trace, out = os.path.join(folder, "t.st"), os.path.join(folder, "r.st")
+    good("gen", trace, "--positions", "65536", "--rows", "500", "--layers", "0")
+    return [(["run", trace, "-o", out, "--tier", "ref"], out), (["gen", out], out)]
 
 
 def test_stopped(folder):
     """A signal ends a run without a result and without its temporary."""
-    trace, result = os.path.join(folder, "t.st"), os.path.join(folder, "r.st")
-    good("gen", trace, "--positions", "65536", "--rows", "2000", "--layers", "0")
-    run = subprocess.Popen([TAMIS, "run", trace, "-o", result, "--tier", "ref"], stderr=subprocess.PIPE, text=True)
-    while not any(".tmp" in name for name in os.listdir(folder)):
-        assert run.poll() is None
-        time.sleep(0.01)
-    run.send_signal(signal.SIGINT)
+    for args, out in writers(folder):
+        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+            run = begin(folder, *args)
+            run.send_signal(number)
+            message = run.communicate()[1]
+            assert run.returncode == 2 and message == f"tamis: stopped by signal {int(number)}\n", (args, run.returncode, message)
+            assert sorted(os.listdir(folder)) == ["t.st"], (args, number, os.listdir(folder))
+
+
+def test_not_stopped(folder):
+    """A signal that the caller ignores, as nohup does, ends nothing."""
+    args, out = writers(folder)[1]
+    run = begin(folder, *args, preexec_fn=lambda: signal.signal(signal.SIGHUP, signal.SIG_IGN))
+    run.send_signal(signal.SIGHUP)
     message = run.communicate()[1]
-    assert run.returncode == 2 and message.count("\n") == 1, (run.returncode, message)
-    assert not os.path.exists(result)
+    assert run.returncode == 0 and message == "" and os.path.exists(out), (run.returncode, message)
+
+
+def lost(args, shell):
+    """The command, its streams set by a shell, fails in one line."""
+    done = subprocess.run(["sh", "-c", shell, TAMIS, *args], capture_output=True, text=True)
+    assert done.returncode == 2 and done.stderr.count("\n") == 1 and done.stderr.startswith("tamis: "), (args, shell, done)
+
+
+def test_output_lost(folder):
+    """A report that does not arrive leaves no file; neither does a limit on file size; help is output, too."""
+    trace, result = make(folder)
+    os.remove(result)
+    for args in (["run", trace, "-o", result], ["gen", result, *SMALL]):
+        for more in ([], ["--json"]):
+            for shell in ('exec "$0" "$@" >&-', 'exec "$0" "$@" >/dev/full', 'ulimit -f 1; exec "$0" "$@"'):
+                lost([*args, *more], shell)
+                assert os.listdir(folder) == ["trace.st"], (args, shell, os.listdir(folder))
+        read, write = os.pipe()
+        os.close(read)
+        done = subprocess.run([TAMIS, *args], stdout=write, stderr=subprocess.PIPE, text=True)
+        os.close(write)
+        assert done.returncode == 2 and done.stderr.count("\n") == 1, done
+        assert os.listdir(folder) == ["trace.st"], os.listdir(folder)
+    for args in (["--help"], ["--version"], ["--usage"], ["run", "--help"], ["check", "--version"], ["info"], ["info", "--json"]):
+        lost(args, 'exec "$0" "$@" >/dev/full')
+        lost(args, 'exec "$0" "$@" >&-')
+
+
+def test_one_line(folder):
+    """Whatever is wrong with the arguments is told in one line."""
+    for name in ("run", "check", "gen", "info", "bench", "plan"):
+        for args in (["--no-such"], ["--no\nsuch"], ["-\n"], ["--json=3"], ["--help=3"]):
+            message = bad(name, *args)
+            assert message.startswith(f"tamis {name}: ") and message.endswith(f"; see tamis {name} --help\n"), message
+    assert "'--no?such'" in bad("run", "--no\nsuch") and "'--no?such'" in bad("--no\nsuch")
+    assert "'a?b'" in bad("a\nb") and "'a?b'" in bad("run", "a", "a\nb") and "'a?b'" in bad("run", "a", "--numerics", "a\nb")
+    assert "requires an argument" in bad("run", "a", "-o")
+    trace, _ = make(folder)
+    assert "--layers" in bad("run", trace, "--layers=") and "--layers" in bad("run", trace, "--layers=1,")
+
+
+def test_not_utf8(folder):
+    """JSON is valid whatever bytes a name has: those that are no UTF-8 are replaced."""
+    trace, result = (os.path.join(os.fsencode(folder), name) for name in (b"t\xff\xc3\xa9\xed\xa0\x80\xe2\x82.st", b"r\xff.st"))
+    shown = [os.path.join(folder, name) for name in ("t\ufffd\u00e9" + "\ufffd" * 5 + ".st", "r\ufffd.st")]
+
+    def printed(*args):
+        done = subprocess.run([os.fsencode(TAMIS), *args, b"--json"], capture_output=True)
+        assert done.returncode == 0 and done.stderr == b"", done
+        return json.loads(done.stdout.decode())
+
+    assert printed(b"gen", trace, *map(str.encode, SMALL))["trace"] == shown[0]
+    out = printed(b"run", trace, b"-o", result)
+    assert [out["trace"], out["result"]] == shown and os.path.exists(result)
 
 
 main(globals())
