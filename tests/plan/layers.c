@@ -241,11 +241,8 @@ tamis_indexer *layers_indexer(const layers *l, const char *tier, int32_t sparse_
     return indexer;
 }
 
-tamis_plan *layers_plan(const layers *l, const tamis_indexer *indexer, int32_t threads,
-                        int64_t rows) {
+tamis_plan_limits layers_limits(const layers *l, int32_t threads, int64_t rows) {
     tamis_plan_limits limits;
-    tamis_plan *plan;
-    tamis_error error = {0};
     tamis_plan_limits_default(&limits);
     limits.max_requests = MAX_TEST_REQUESTS;
     limits.max_batched_tokens = (int32_t)(l->batch.tokens > 1 ? l->batch.tokens : 1);
@@ -257,11 +254,23 @@ tamis_plan *layers_plan(const layers *l, const tamis_indexer *indexer, int32_t t
         limits.max_context =
             l->context[i] > limits.max_context ? l->context[i] : limits.max_context;
     }
-    int64_t bytes = tamis_plan_bytes(indexer, &limits, &error);
+    return limits;
+}
+
+tamis_plan *layers_plan_of(const tamis_indexer *indexer, const tamis_plan_limits *limits) {
+    tamis_plan *plan;
+    tamis_error error = {0};
+    int64_t bytes = tamis_plan_bytes(indexer, limits, &error);
     assert_true(bytes > 0);
-    succeeded(tamis_plan_init(indexer, &limits, fresh(bytes), bytes, &plan, &error), &error,
+    succeeded(tamis_plan_init(indexer, limits, fresh(bytes), bytes, &plan, &error), &error,
               __LINE__);
     return plan;
+}
+
+tamis_plan *layers_plan(const layers *l, const tamis_indexer *indexer, int32_t threads,
+                        int64_t rows) {
+    tamis_plan_limits limits = layers_limits(l, threads, rows);
+    return layers_plan_of(indexer, &limits);
 }
 
 tamis_step layers_step(tamis_plan *plan, const tamis_batch *batch) {

@@ -78,7 +78,10 @@ layers *layers_make(shape s, const request *requests, int32_t count);
 int32_t layers_fresh(const layers *l, int64_t i);
 
 tamis_indexer *layers_indexer(const layers *l, const char *tier, int32_t sparse_logits);
-/* A plan with room for the batch, padded to `rows`, in fresh() memory. */
+/* Limits that hold the batch, padded to `rows`. */
+tamis_plan_limits layers_limits(const layers *l, int32_t threads, int64_t rows);
+/* A plan of these limits, or of layers_limits, in fresh() memory. */
+tamis_plan *layers_plan_of(const tamis_indexer *indexer, const tamis_plan_limits *limits);
 tamis_plan *layers_plan(const layers *l, const tamis_indexer *indexer, int32_t threads,
                         int64_t rows);
 tamis_step layers_step(tamis_plan *plan, const tamis_batch *batch);
