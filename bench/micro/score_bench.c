@@ -2,8 +2,7 @@
 /*
  * score_bench.c: TSC cycles of the AVX2 kernels against ref/, for work on one kernel at a time.
  *
- * Not part of the default build:
- *   cc -O3 -std=gnu11 -Iinclude -Isrc bench/micro/score_bench.c build/src/libtamis.a -lm -lpthread
+ * Not part of the default build: cmake --build build --target score_bench
  * Each line has the median and the least of several runs on warm code and a K of the stated size,
  * with random blocks, as a consumer row has them. On a busy machine only the least means much.
  */
