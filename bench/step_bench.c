@@ -1,7 +1,9 @@
 /* SPDX-License-Identifier: MIT */
 /*
  * step_bench.c: nanoseconds to make a step of 256 requests that verify 4 drafts each (1,280 rows),
- * on the released model's roles. Prints the median, the least and the largest of many.
+ * in a model of nine layers: one full layer on K of ratio 2, a candidate source and four
+ * consumers on K of ratio 1, 32 heads of 128 dims, 2,048 blocks of 8. Prints the median, the least
+ * and the largest of many.
  */
 #include <stdio.h>
 #include <stdlib.h>
