@@ -56,8 +56,7 @@ void opponent_free(opponent *o) {
     free(o->chosen);
 }
 
-/* ---- groups of lines ---------------------------------------------------------------------------
- */
+/* ---- groups of lines --------------------------------------------------------------- */
 
 typedef struct setting {
     const bench_scene *scene;
@@ -109,8 +108,7 @@ static int run_lines(const setting *set, const char *title, const line *lines, i
     return status;
 }
 
-/* ---- the same work ------------------------------------------------------------------------------
- */
+/* ---- the same work ----------------------------------------------------------------- */
 
 /* Largest difference of f32 scores from exact ones, against the largest score. */
 static int compare_scores(const setting *set, opponent *o, void (*run)(void *), const char *who) {
@@ -210,8 +208,7 @@ static int measure(setting set, int64_t positions, int naive) {
     return status;
 }
 
-/* ---- the program --------------------------------------------------------------------------------
- */
+/* ---- the program ------------------------------------------------------------------- */
 
 /* OpenBLAS reads its environment before main: start again when that says another thing. */
 static void settle_environment(char **argv) {

@@ -121,8 +121,7 @@ static void text_config_must_agree(void **state) {
             TAMIS_ERROR_MODEL, "text_config", "[]");
 }
 
-/* ---- every key of a wrong type -----------------------------------------------------------------
- */
+/* ---- every key of a wrong type ----------------------------------------------------- */
 
 static const char *const integers[] = {
     "\"num_hidden_layers\": 40",
@@ -203,8 +202,7 @@ static void impossible_values(void **state) {
     refused(strdup("{\"compress_ratios\": []}"), TAMIS_ERROR_MODEL, "compress_ratios", "none");
 }
 
-/* ---- not a config ------------------------------------------------------------------------------
- */
+/* ---- not a config ------------------------------------------------------------------ */
 
 static void not_an_object(void **state) {
     (void)state;
@@ -234,8 +232,7 @@ static void deep_json(void **state) {
     refused(text_nested(1000), TAMIS_ERROR_MODEL, "compress_ratios", "missing");
 }
 
-/* ---- one level, and what only the report refuses -----------------------------------------------
- */
+/* ---- one level, and what only the report refuses ----------------------------------- */
 
 #define CANDIDATES                                                                                 \
     "\"candidate_source_layer_id\": 20,\n  \"candidate_topk_blocks\": 2048,\n"                     \
@@ -292,8 +289,7 @@ static void unsupported_values_are_reported(void **state) {
     reported("0, 0,", "0, 7,", "ratio");
 }
 
-/* ---- files -------------------------------------------------------------------------------------
- */
+/* ---- files ------------------------------------------------------------------------- */
 
 static void not_read(const char *path, tamis_status status, const char *found) {
     tamis_model_file m;

@@ -160,7 +160,7 @@ static void terabytes(void **state) {
     assert_int_equal(layout.overhead_ppm, 0);
 }
 
-/* ---- refusals -------------------------------------------------------------------------------- */
+/* ---- refusals ---------------------------------------------------------------------- */
 
 static void refuses(tamis_kv_spec bad, tamis_status status, const char *field) {
     const tamis_kv_spec specs[2] = {spec_of(0, 8, 68, 1, 0), bad};
@@ -243,7 +243,7 @@ static void as_many_specs_as_allowed(void **state) {
     free(specs);
 }
 
-/* ---- index specs and merging ----------------------------------------------------------------- */
+/* ---- index specs and merging ------------------------------------------------------- */
 
 static void index_spec(void **state) {
     (void)state;
@@ -317,7 +317,7 @@ static void merging_refuses_bad_calls(void **state) {
     assert_int_equal(tamis_kv_merge(&a, &a, &b, NULL), TAMIS_ERROR_STRUCT_SIZE);
 }
 
-/* ---- advice ---------------------------------------------------------------------------------- */
+/* ---- advice ------------------------------------------------------------------------ */
 
 static void states_for_no_overhead(void **state) {
     (void)state;
@@ -343,7 +343,7 @@ static void states_for_no_overhead(void **state) {
     }
 }
 
-/* ---- random layouts -------------------------------------------------------------------------- */
+/* ---- random layouts ---------------------------------------------------------------- */
 
 __extension__ typedef unsigned __int128 wide;
 

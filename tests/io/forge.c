@@ -86,7 +86,7 @@ void forge_i32(forge *f, const char *name, int64_t index, int32_t value) {
     memcpy(forge_get(f, name)->data + 4 * index, &value, 4);
 }
 
-/* ---- bytes ----------------------------------------------------------------------------------- */
+/* ---- bytes ------------------------------------------------------------------------- */
 
 static char *append(char *to, const char *text) {
     size_t n = strlen(text);
@@ -181,7 +181,7 @@ uint8_t *forge_bytes(const forge *f, int64_t *size) {
     return bytes;
 }
 
-/* ---- opening --------------------------------------------------------------------------------- */
+/* ---- opening ----------------------------------------------------------------------- */
 
 tamis_trace *forge_open(const forge *f, uint8_t **bytes) {
     tamis_trace *trace;

@@ -35,8 +35,7 @@ static const tamis_backend *next_tier(int32_t *i) {
         succeeded(tamis_##stage(backend, args, 0, 1, &error_), &error_, __LINE__);                 \
     } while (0)
 
-/* ---- scores -----------------------------------------------------------------------------------
- */
+/* ---- scores ------------------------------------------------------------------------ */
 
 /* Rows that see all of N positions, of ordinary data to be overwritten. */
 static scene make_scene(int32_t heads) {
@@ -205,8 +204,7 @@ static void negative_zero(void **state) {
     }
 }
 
-/* ---- topk --------------------------------------------------------------------------------------
- */
+/* ---- topk -------------------------------------------------------------------------- */
 
 enum { WIDTH = 12, STARTS = 11 };
 

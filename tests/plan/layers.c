@@ -2,7 +2,7 @@
 /* layers.c: the model, its K and queries, and what each layer has to select. */
 #include "layers.h"
 
-/* ---- K and queries -------------------------------------------------------------------------- */
+/* ---- K and queries ----------------------------------------------------------------- */
 
 /* Codes of any bits; scales close together, now and then a NaN; every fourth row repeats the one
  * before, so that scores tie. */
@@ -152,7 +152,7 @@ static void make_query(layers *l, int32_t layer, int64_t tokens) {
     q->weights = weights;
 }
 
-/* ---- the model and the batch ---------------------------------------------------------------- */
+/* ---- the model and the batch ------------------------------------------------------- */
 
 int layers_selects(int32_t layer) {
     return layer == LAYER_FULL || layer == LAYER_SOURCE ||
@@ -280,7 +280,7 @@ tamis_step layers_step(tamis_plan *plan, const tamis_batch *batch) {
     return step;
 }
 
-/* ---- running -------------------------------------------------------------------------------- */
+/* ---- running ----------------------------------------------------------------------- */
 
 outcome outcome_make(const layers *l, int32_t layer, int64_t rows) {
     int32_t topk = l->shape.topk;
@@ -351,7 +351,7 @@ void layers_run(tamis_plan *plan, const tamis_step *step, const layers *l, int32
     do_job(&j, how);
 }
 
-/* ---- what has to come out ------------------------------------------------------------------- */
+/* ---- what has to come out ---------------------------------------------------------- */
 
 /* Scores of token t of request i at layer, for its visible positions; *visible says how many. */
 static float *token_scores(const layers *l, int32_t layer, int64_t i, int64_t t, int64_t *visible) {

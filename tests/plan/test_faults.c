@@ -4,7 +4,7 @@
 
 static const shape plain = {TAMIS_K_MXFP4_PAGE, 16, 4, 64, 16, 6, 8, 1, TAMIS_NUMERICS_EXACT};
 
-/* ---- 07: after a chunk or a resumed cache, only the last chunk was seen ---------------------- */
+/* ---- 07: after a chunk or a resumed cache, only the last chunk was seen ------------ */
 
 enum { PROMPT = 140 };
 
@@ -99,7 +99,7 @@ void pitfall_07_chunks_and_resumed_caches(void **state) {
     each_tier(chunked);
 }
 
-/* ---- creation -------------------------------------------------------------------------------- */
+/* ---- creation ---------------------------------------------------------------------- */
 
 static tamis_settings settings;
 static tamis_indexer_options options_of(const layers *l) {
@@ -172,7 +172,7 @@ void pitfall_20_context_parallel_is_refused(void **state) {
     }
 }
 
-/* ---- 12: the short-context shortcut was captured in a graph ---------------------------------- */
+/* ---- 12: the short-context shortcut was captured in a graph ------------------------ */
 
 /* The same plan, buffers and arguments at length 10, then at 100,000, then at 10 again. */
 static void short_then_long(const char *tier) {

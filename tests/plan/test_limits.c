@@ -22,7 +22,7 @@ static struct {
     int32_t sparse_logits;
 } now;
 
-/* ---- limits --------------------------------------------------------------------------------- */
+/* ---- limits ------------------------------------------------------------------------ */
 
 typedef struct served {
     outcome out[LAYERS];
@@ -95,7 +95,7 @@ void pitfall_19_plans_hold_no_scores_of_all(void **state) {
     }
 }
 
-/* ---- the caller's floating-point state ------------------------------------------------------ */
+/* ---- the caller's floating-point state --------------------------------------------- */
 
 #if defined(__SSE__)
 enum { HOSTILE = 0xDFC0, CONTROL = 0xFFC0 }; /* flush, denormals are zero, round up */

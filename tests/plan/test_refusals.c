@@ -161,7 +161,7 @@ void plan_step_keeps_the_last(void **state) {
     tamis_indexer_destroy(s.indexer);
 }
 
-/* ---- runs ------------------------------------------------------------------------------------ */
+/* ---- runs -------------------------------------------------------------------------- */
 
 static void watch_outcome(const outcome *o) {
     const tamis_selection *s = &o->selection;
