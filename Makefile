@@ -66,11 +66,11 @@ abi-accept: setup ## renew the committed ABI dump; say why in the commit
 amalgamation: ## the core library as one .c and one .h, in build/amalgamation
 	@tools/amalgamate.py $(BUILD)/amalgamation
 
-format: ## format every C source
-	@git ls-files '*.c' '*.h' | xargs clang-format -i
+format: ## format every C and CUDA source
+	@git ls-files '*.c' '*.h' '*.cu' '*.cuh' | xargs clang-format -i
 
-format-check: ## fail when a C source is not formatted
-	@git ls-files '*.c' '*.h' | xargs clang-format --dry-run -Werror
+format-check: ## fail when a C or CUDA source is not formatted
+	@git ls-files '*.c' '*.h' '*.cu' '*.cuh' | xargs clang-format --dry-run -Werror
 
 install: build ## install the library, headers, command and man page under PREFIX
 	@cmake --install $(BUILD) --prefix $(PREFIX)
