@@ -141,7 +141,7 @@ void twin_fill(twin *t, const layers *l) {
     each_array(t, l, fill_array);
 }
 
-tamis_plan_limits layers_limits(const layers *l, int64_t rows) {
+tamis_plan_limits twin_limits(const layers *l, int64_t rows) {
     tamis_plan_limits limits;
     tamis_plan_limits_default(&limits);
     limits.max_requests = MAX_TEST_REQUESTS;
@@ -158,7 +158,7 @@ tamis_plan_limits layers_limits(const layers *l, int64_t rows) {
 
 tamis_cuda_plan *twin_plan(const twin *t, const tamis_indexer *indexer, int64_t rows,
                            int64_t max_context) {
-    tamis_plan_limits limits = layers_limits(t->l, rows);
+    tamis_plan_limits limits = twin_limits(t->l, rows);
     limits.max_context = max_context ? max_context : limits.max_context;
     tamis_error error = {0};
     tamis_cuda_plan *plan;

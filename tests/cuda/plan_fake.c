@@ -19,7 +19,7 @@ static tamis_cuda *cuda;
 static void *const far = (void *)4096;
 
 static tamis_cuda_plan *plan_of(const layers *l, const tamis_indexer *indexer, void *memory) {
-    tamis_plan_limits limits = layers_limits(l, ROWS);
+    tamis_plan_limits limits = twin_limits(l, ROWS);
     tamis_error e = {0};
     tamis_cuda_plan *plan;
     int64_t bytes = tamis_cuda_plan_bytes(indexer, &limits, &e);
@@ -40,7 +40,7 @@ static void creation(void **state) {
     seed(1);
     layers *l = layers_make(sizes, some, COUNT(some));
     tamis_indexer *indexer = layers_indexer(l, "auto", TAMIS_SPARSE_ON);
-    tamis_plan_limits limits = layers_limits(l, ROWS), bad = limits;
+    tamis_plan_limits limits = twin_limits(l, ROWS), bad = limits;
     tamis_cuda_plan *plan;
     tamis_error e = {0};
     int64_t bytes = tamis_cuda_plan_bytes(indexer, &limits, &e);
@@ -70,7 +70,7 @@ static void workspace(void **state) {
     layers *l = layers_make(s, some, COUNT(some));
     for (int32_t mode = TAMIS_SPARSE_OFF; mode <= TAMIS_SPARSE_AUTO; mode++) {
         tamis_indexer *indexer = layers_indexer(l, "auto", mode);
-        tamis_plan_limits limits = layers_limits(l, 16384);
+        tamis_plan_limits limits = twin_limits(l, 16384);
         limits.max_context = 1 << 20;
         /* token, request, ks, ke, gated, counts: 8 words a row; blocks and placed: 2 lists. */
         int64_t arrays = (int64_t)16384 * (8 * 4 + 2 * 2048 * 4) + 4096;
