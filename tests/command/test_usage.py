@@ -130,7 +130,7 @@ def test_output_refused(folder):
         bad(*args, "")
         bad(*args, folder)
     long, out = os.path.join(folder, "long.st"), os.path.join(folder, "out.st")
-    good("gen", long, "--positions", "65536", "--rows", "64", "--layers", "0")
+    good("gen", long, "--positions", "16384", "--rows", "32", "--layers", "0")
     for args in (["run", long, "--tier", "ref", "-o", out], ["gen", out]):
         run = begin(folder, *args)
         os.mkdir(out)
