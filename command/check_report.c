@@ -207,10 +207,11 @@ void check_report_json(const check_state *c) {
                 json_array_append_new(classes, class_json(c, list, k));
     }
     last_line(c, line, sizeof line);
-    print_json(json_pack("{s:s, s:s?, s:s?, s:s?, s:s, s:s, s:I, s:I, s:i, s:o, s:o}", "trace",
-                         c->judge.trace->path, "result", c->backend ? NULL : c->result, "backend",
-                         c->backend, "selected_by", c->machine, "numerics",
-                         numerics_name(c->judge.numerics), "verdict", line, "rows",
-                         (json_int_t)c->sampled, "rows_in_trace", (json_int_t)c->judge.trace->rows,
-                         "layers", (int)c->layers, "differences", findings, "classes", classes));
+    print_json(json_pack("{s:o, s:o, s:s?, s:s?, s:s, s:s, s:I, s:I, s:i, s:o, s:o}", "trace",
+                         json_text(c->judge.trace->path), "result",
+                         json_text(c->backend ? NULL : c->result), "backend", c->backend,
+                         "selected_by", c->machine, "numerics", numerics_name(c->judge.numerics),
+                         "verdict", line, "rows", (json_int_t)c->sampled, "rows_in_trace",
+                         (json_int_t)c->judge.trace->rows, "layers", (int)c->layers, "differences",
+                         findings, "classes", classes));
 }

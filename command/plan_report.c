@@ -155,9 +155,9 @@ static json_t *json_failures(const plan_facts *facts) {
     json_t *all = json_array();
     for (int32_t i = 0; i < facts->failed; i++) {
         const tamis_requirement *f = &facts->failures[i];
-        json_array_append_new(all, json_pack("{s:s, s:s, s:s, s:s, s:s}", "id", f->id, "setting",
-                                             f->setting, "required", f->required, "found", f->found,
-                                             "way_out", f->way_out));
+        json_array_append_new(all, json_pack("{s:s, s:s, s:s, s:o, s:s}", "id", f->id, "setting",
+                                             f->setting, "required", f->required, "found",
+                                             json_text(f->found), "way_out", f->way_out));
     }
     return all;
 }
@@ -244,10 +244,11 @@ static json_t *json_savings(const plan_facts *facts) {
 }
 
 void plan_json(const plan_inputs *in, const plan_facts *facts) {
-    json_t *out = json_pack("{s:s, s:s?, s:b, s:o, s:o, s:o}", "config", in->config, "attention",
-                            in->attention, "supported", facts->failed == 0, "failures",
-                            json_failures(facts), "settings", json_settings(&in->settings.settings),
-                            "roles", facts->ranges ? json_roles(facts) : json_null());
+    json_t *out =
+        json_pack("{s:o, s:o, s:b, s:o, s:o, s:o}", "config", json_text(in->config), "attention",
+                  json_text(in->attention), "supported", facts->failed == 0, "failures",
+                  json_failures(facts), "settings", json_settings(&in->settings.settings), "roles",
+                  facts->ranges ? json_roles(facts) : json_null());
     if (!facts->failed)
         json_object_update_new(out, json_pack("{s:s, s:I, s:I, s:I, s:s?, s:o, s:o, s:o}", "tier",
                                               facts->tier, "max_rows", (json_int_t)facts->max_rows,

@@ -52,13 +52,13 @@ const safetensors_tensor *safetensors_find(const safetensors *file, const char *
 const char *safetensors_metadata(const safetensors *file, const char *key);
 
 /*
- * Writes a file whole or not at all: to PATH.tmp-<pid>, synced, then renamed over PATH. Names are
- * unique; metadata is an array of pairs (key, value), `pairs` of them. A file is written in pieces
- * so that a large trace needs no copy of itself: begin with all tensors (their data pointers may be
- * NULL), then the data of each in order, then commit. Put wide dtypes first: nothing pads the data,
- * and readers copy what is not aligned. commit and abort free the writer, whatever they return;
- * after an error of data, call abort. Nothing is left behind but after a commit that succeeded. An
- * existing path that is no regular file (a device, a folder) is refused.
+ * Writes a file whole or not at all: to .tamis.tmp-<pid>-<n> in its folder, synced, then renamed
+ * over PATH. Names are unique; metadata is an array of pairs (key, value), `pairs` of them. A file
+ * is written in pieces so that a large trace needs no copy of itself: begin with all tensors (their
+ * data pointers may be NULL), then the data of each in order, then commit. Put wide dtypes first:
+ * nothing pads the data, and readers copy what is not aligned. commit and abort free the writer,
+ * whatever they return; after an error of data, call abort. Nothing is left behind but after a
+ * commit that succeeded. An existing path that is no regular file (a device, a folder) is refused.
  */
 typedef struct safetensors_writer safetensors_writer;
 tamis_status safetensors_writer_begin(const char *path, const safetensors_tensor *tensors,

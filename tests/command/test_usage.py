@@ -241,6 +241,8 @@ def test_not_utf8(folder):
     assert printed(b"gen", trace, *map(str.encode, SMALL))["trace"] == shown[0]
     out = printed(b"run", trace, b"-o", result)
     assert [out["trace"], out["result"]] == shown and os.path.exists(result)
+    held = printed(b"check", trace, result)
+    assert [held["trace"], held["result"]] == shown
 
 
 main(globals())

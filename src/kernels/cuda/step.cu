@@ -110,9 +110,9 @@ extern "C" __global__ void tamis_stamp_smxx(const __grid_constant__ tamis_stamp_
 extern "C" __global__ void __launch_bounds__(256)
     tamis_gate_smxx(const __grid_constant__ tamis_gate_args a) {
     bool rows = a.counts->serial != 0 && a.counts->rows == a.rows;
-    bool blocks = a.source < 0 ||
-                  (a.stamp->serial == a.counts->serial && a.stamp->layer == a.source &&
-                   a.stamp->rows == a.rows && a.stamp->k_size <= a.k_size);
+    bool blocks =
+        a.source < 0 || (a.stamp->serial == a.counts->serial && a.stamp->layer == a.source &&
+                         a.stamp->rows == a.rows && a.stamp->k_size <= a.k_size);
     for (int64_t r = (int64_t)blockIdx.x * blockDim.x + threadIdx.x; r < a.rows;
          r += (int64_t)gridDim.x * blockDim.x) {
         int64_t start = a.ks ? a.ks[r] : 0, end = a.ke[r];
