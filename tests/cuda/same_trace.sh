@@ -5,7 +5,7 @@
 set -eu
 tamis=$1 trace=$2 folder=$3
 "$tamis" info | grep -q '^device 0' || {
-    echo "skipped: no GPU"
+    echo "SKIPPED: no GPU"
     exit 77
 }
 mkdir -p "$folder"
