@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /*
  * properties.c: what holds on the GPU beyond equal bytes for valid arguments. gpu_properties NAME
- * runs one of: graph, far_pool, tiles, live_length, quiet, errors.
+ * runs one of: graph, far_pool, tiles, many_rows, live_length, quiet, errors.
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -184,6 +184,44 @@ static void test_tiles(void) {
     scene_free(&s);
     tamis_backend_destroy(backend);
     printf("gpu: 200 rows in tiles of %lld bytes\n", (long long)m.workspace_bytes);
+}
+
+/* ---- many_rows: enough of them that a consumer's row is scored and selected by one kernel ---- */
+
+static void test_many_rows(void) {
+    enum { ROWS = 700, WIDTH = 301, CONTEXT = 5003 };
+    placement where = {.layout = TAMIS_K_MXFP4_PAGE, .page_size = 64};
+    tamis_backend *backend = cpu();
+    int64_t lengths[ROWS];
+    int32_t *ids = calloc((size_t)ROWS * WIDTH, sizeof *ids);
+    REQUIRE(ids, "out of memory");
+    REQUIRE(device.cuda->multiprocessors * 2 <= ROWS, "a GPU larger than the test");
+    for (int64_t i = 0; i < ROWS; i++)
+        lengths[i] = i % 5 == 4 ? i * 37 % 90 : CONTEXT - i * 7 % 1801;
+    for (int64_t i = 0; i < (int64_t)ROWS * WIDTH; i++)
+        ids[i] = (int32_t)((i % WIDTH) * 2 + i / WIDTH % 3); /* some rows end before them */
+    block_lists lists = {ids, WIDTH, NULL};
+    for (int hazard = 0; hazard < SCENE_HAZARD_COUNT; hazard++) {
+        level l = flash;
+        scene s;
+        trial t;
+        mirror m;
+        l.topk = hazard % 2 ? 512 : 37;
+        rows_of(&s, hazard, CONTEXT, lengths, ROWS, (uint64_t)hazard + 11);
+        results want = level_consume(backend, &s, l, lists, &where, level_whole);
+        consume_trial(&t, &s, l, lists, &where);
+        mirror_new(&m, &device, &t, STAGE_consume, 0);
+        device_run(&device, STAGE_consume, &m.args);
+        mirror_pull(&m);
+        require_results(&s, &t, &want, "many rows");
+        results_free(&want);
+        mirror_free(&m);
+        trial_free(&t);
+        scene_free(&s);
+    }
+    free(ids);
+    tamis_backend_destroy(backend);
+    printf("gpu: %d rows of each hazard\n", ROWS);
 }
 
 /* ---- live_length: cost follows what rows see, not what the table could hold ---- */
@@ -370,9 +408,10 @@ static void test_errors(void) {
 static const struct {
     const char *name;
     void (*run)(void);
-} tests[] = {{"graph", test_graph}, {"far_pool", test_far_pool},
-             {"tiles", test_tiles}, {"live_length", test_live_length},
-             {"quiet", test_quiet}, {"errors", test_errors}};
+} tests[] = {
+    {"graph", test_graph},         {"far_pool", test_far_pool},       {"tiles", test_tiles},
+    {"many_rows", test_many_rows}, {"live_length", test_live_length}, {"quiet", test_quiet},
+    {"errors", test_errors}};
 
 int main(int argc, char **argv) {
     for (size_t i = 0; argc == 2 && i < sizeof tests / sizeof *tests; i++)

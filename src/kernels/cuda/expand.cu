@@ -85,7 +85,14 @@ extern "C" __global__ void __launch_bounds__(tamis::kExpandThreads)
             int32_t id = i < given ? a.candidates[r * a.candidates_stride + i] : -1;
             ids[i] = id >= 0 && id < candidates ? id : INT32_MAX;
         }
-        tamis::sort_ids(ids, padded);
+        __syncthreads();
+        bool ascending = true; /* published lists are */
+        for (int i = threadIdx.x; i < padded - 1; i += tamis::kExpandThreads) {
+            ascending &= ids[i] <= ids[i + 1];
+        }
+        if (!__syncthreads_and(ascending)) {
+            tamis::sort_ids(ids, padded);
+        }
         int n = tamis::lower_bound(ids, padded, INT32_MAX); /* ids that are visible */
         /* The last candidate may reach past the last block. */
         int64_t last_each = n == 0 ? 0 : min(each, blocks - (int64_t)ids[n - 1] * each);

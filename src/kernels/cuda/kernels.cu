@@ -2,6 +2,7 @@
 /* kernels.cu: every CUDA kernel, for one fat binary. */
 #include "mqa_logits.cu"
 #include "sparse_mqa_logits.cu"
+#include "consume.cu"
 #include "block_max.cu"
 #include "publish.cu"
 #include "expand.cu"

@@ -11,7 +11,12 @@ enum {
     MAX_GRID_Y = 65535,
     CTAS_PER_MULTIPROCESSOR = 4,
     MAX_CTAS_PER_ROW = 1024,
-    GATHER_CTAS_PER_INTERVAL = 64
+    GATHER_CTAS_PER_INTERVAL = 64,
+    FAST_CTAS_PER_MULTIPROCESSOR = 2,
+    FAST_WARPS = 8,
+    STEP_BLOCKS = 4,     /* of a warp of the fast scorer */
+    GROUP_STEPS = 8,     /* at most */
+    POOL_COLUMNS = 16384 /* whose keys fit shared memory */
 };
 
 static const unsigned threads_of[TAMIS_CUDA_KERNEL_COUNT] = {
@@ -79,6 +84,24 @@ static int geometry(int first, const tamis_query *query) {
     return first + (query->heads > 32 ? 2 : 0) + (query->head_dim == 128 ? 1 : 0);
 }
 
+/* What score_fast.cuh asks for: its geometry, blocks of 8 in pages, aligned codes, 32-bit places.
+ */
+static int scores_fast(const tamis_sparse_mqa_logits_args *a) {
+    const tamis_k_cache *k = &a->k;
+    const tamis_query *q = &a->query;
+    int64_t page_blocks = k->page_size / 8;
+    uintptr_t strides = (uintptr_t)(q->codes_row_stride | q->codes_head_stride | k->stride);
+    return q->heads == 32 && q->head_dim == 128 && a->block_size == 8 &&
+           k->layout == TAMIS_K_MXFP4_PAGE && a->rows.ks == NULL && page_blocks > 0 &&
+           (page_blocks & (page_blocks - 1)) == 0 && k->size > 0 &&
+           k->stride / 16 <= UINT32_MAX / k->size &&
+           (((uintptr_t)k->codes | (uintptr_t)q->codes | strides) & 15) == 0;
+}
+
+static int64_t pool_bytes(int64_t columns) {
+    return (columns + 31) / 32 * 34 * 4;
+}
+
 tamis_status tamis_cuda_queue_mqa_logits(const tamis_cuda *cuda, const tamis_mqa_logits_args *args,
                                          int32_t fill, void *stream, tamis_error *error) {
     tamis_mqa_logits_args a = *args;
@@ -112,18 +135,49 @@ tamis_status tamis_cuda_queue_sparse_mqa_logits(const tamis_cuda *cuda,
                                                 const tamis_sparse_mqa_logits_args *args,
                                                 void *stream, tamis_error *error) {
     tamis_sparse_mqa_logits_args a = *args;
-    void *parameters[] = {&a};
+    int64_t ctas = (int64_t)FAST_CTAS_PER_MULTIPROCESSOR * cuda->multiprocessors;
+    int64_t each = a.rows.count > 0 && ctas > a.rows.count ? ctas / a.rows.count : 1;
+    int64_t steps = a.width / (each * FAST_WARPS * STEP_BLOCKS);
+    int32_t group = (int32_t)least(steps < 1 ? 1 : steps, GROUP_STEPS);
+    void *parameters[] = {&a, &group};
+    if (scores_fast(args)) {
+        tamis_grid grid = {each, least(a.rows.count, MAX_GRID_Y), 0};
+        return tamis_cuda_launch(cuda, TAMIS_CUDA_sparse_mqa_logits_fast_smxx, grid, stream,
+                                 parameters, error);
+    }
     return tamis_cuda_launch(cuda, geometry(TAMIS_CUDA_sparse_mqa_logits_smxx_h32_d64, &a.query),
                              grid_of_rows(cuda, a.rows.count), stream, parameters, error);
+}
+
+tamis_status tamis_cuda_queue_consume(const tamis_cuda *cuda,
+                                      const tamis_sparse_mqa_logits_args *score,
+                                      const tamis_topk_args *topk, int64_t limit, void *stream,
+                                      tamis_error *error) {
+    tamis_sparse_mqa_logits_args a = *score;
+    tamis_selection out = topk->selection;
+    void *parameters[] = {&a, &out};
+    int64_t columns = a.width * a.block_size;
+    if (!scores_fast(score) || columns > POOL_COLUMNS ||
+        a.rows.count < (int64_t)FAST_CTAS_PER_MULTIPROCESSOR * cuda->multiprocessors) {
+        TAMIS_TRY(tamis_cuda_queue_sparse_mqa_logits(cuda, score, stream, error));
+        return tamis_cuda_queue_topk(cuda, topk, 0, limit, stream, error);
+    }
+    tamis_grid grid = grid_of_row_ctas(a.rows.count);
+    grid.shared = pool_bytes(columns);
+    return tamis_cuda_launch(cuda, TAMIS_CUDA_consume_fast_smxx, grid, stream, parameters, error);
 }
 
 tamis_status tamis_cuda_queue_topk(const tamis_cuda *cuda, const tamis_topk_args *args,
                                    int32_t gather, int64_t limit, void *stream,
                                    tamis_error *error) {
     tamis_topk_args a = *args;
+    tamis_grid grid = grid_of_row_ctas(a.rows.count);
     void *parameters[] = {&a, &gather, &limit};
-    return tamis_cuda_launch(cuda, TAMIS_CUDA_topk_smxx, grid_of_row_ctas(a.rows.count), stream,
-                             parameters, error);
+    if (a.width > POOL_COLUMNS) {
+        return tamis_cuda_launch(cuda, TAMIS_CUDA_topk_smxx, grid, stream, parameters, error);
+    }
+    grid.shared = pool_bytes(a.width);
+    return tamis_cuda_launch(cuda, TAMIS_CUDA_topk_pool_smxx, grid, stream, parameters, error);
 }
 
 /* ---- public calls: check, queue ---- */

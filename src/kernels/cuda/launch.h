@@ -36,6 +36,12 @@ tamis_status tamis_cuda_queue_expand(const tamis_cuda *cuda, const tamis_expand_
 tamis_status tamis_cuda_queue_sparse_mqa_logits(const tamis_cuda *cuda,
                                                 const tamis_sparse_mqa_logits_args *args,
                                                 void *stream, tamis_error *error);
+/* Both of a consumer: the scores of score, then topk over them. One kernel where that is faster:
+ * score->logits is then left alone. topk has score's rows and blocks; its columns are NULL. */
+tamis_status tamis_cuda_queue_consume(const tamis_cuda *cuda,
+                                      const tamis_sparse_mqa_logits_args *score,
+                                      const tamis_topk_args *topk, int64_t limit, void *stream,
+                                      tamis_error *error);
 /* gather: the score of a column lies at its position, not at the column. */
 tamis_status tamis_cuda_queue_topk(const tamis_cuda *cuda, const tamis_topk_args *args,
                                    int32_t gather, int64_t limit, void *stream, tamis_error *error);

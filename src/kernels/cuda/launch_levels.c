@@ -3,7 +3,7 @@
  * launch_levels.c: the two levels composed of stages, tile of rows after tile of rows, in a
  * workspace whose size depends on the arguments' fields alone.
  *
- *   consume  expand -> sparse_mqa_logits -> topk
+ *   consume  expand -> sparse_mqa_logits -> topk, the last two in one kernel where that is faster
  *   source   mqa_logits (block maxima) -> publish -> consume over the row's own blocks
  *   dense    mqa_logits (scores) -> expand -> topk of the scores at listed positions
  */
@@ -123,11 +123,10 @@ static tamis_status consume_tile(const tamis_cuda *cuda, const tamis_consume_arg
     score.logits_stride = p->pool / 4;
     score.physical = tile->physical;
     score.physical_stride = tile->physical_stride;
-    TAMIS_TRY(tamis_cuda_queue_sparse_mqa_logits(cuda, &score, stream, error));
     topk.logits = score.logits;
     topk.logits_stride = score.logits_stride;
-    return tamis_cuda_queue_topk(cuda, &topk, 0, tamis_cuda_limit(&tile->rows, &tile->k), stream,
-                                 error);
+    return tamis_cuda_queue_consume(cuda, &score, &topk, tamis_cuda_limit(&tile->rows, &tile->k),
+                                    stream, error);
 }
 
 int64_t tamis_cuda_consume_workspace(const tamis_cuda *cuda, const tamis_consume_args *args) {

@@ -15,9 +15,10 @@ struct Columns {
 
     __device__ int64_t position(int64_t c) const {
         int64_t j = c;
-        if (a.blocks) {
-            int64_t block = a.blocks[r * a.blocks_stride + c / a.block_size];
-            j = (block - row.start / a.block_size) * a.block_size + c % a.block_size;
+        if (a.blocks) { /* blocks of 8 or 16: no division */
+            const int shift = a.block_size == 8 ? 3 : 4;
+            int64_t block = a.blocks[r * a.blocks_stride + (c >> shift)];
+            j = ((block - (row.start >> shift)) << shift) + (c & (a.block_size - 1));
         }
         return j >= 0 && j < row.length ? j : -1;
     }
@@ -66,30 +67,76 @@ __device__ inline uint32_t count_valid(SelectShared &s, const Columns &columns) 
     return s.valid;
 }
 
+/* Columns and interval of row r. */
+__device__ inline Columns columns_of(const tamis_topk_args &a, int64_t r, bool gather,
+                                     int64_t limit) {
+    int64_t width = a.columns ? clamp(a.columns[r], 0, a.width) : a.width;
+    Row row = {0, INT64_MAX, nullptr};
+    if (a.rows.ke) {
+        int64_t pages = a.rows.page_table_width * a.page_size;
+        bool paged = a.selection.slots && a.rows.page_table && a.page_size;
+        row = row_of(a.rows, r, paged ? min(pages, limit) : limit);
+    }
+    return {a, r, width, row, gather};
+}
+
+/* What follows the row's `want` columns. */
+__device__ inline void write_tail(const Columns &columns, uint32_t want) {
+    const tamis_selection &out = columns.a.selection;
+    for (int64_t i = want + threadIdx.x; i < out.topk; i += blockDim.x) {
+        columns.write(i, -1);
+    }
+    if (out.counts && threadIdx.x == 0) {
+        out.counts[columns.r] = (int32_t)want;
+    }
+}
+
 } // namespace tamis
 
 extern "C" __global__ void __launch_bounds__(tamis::kSelectThreads)
     tamis_topk_smxx(const __grid_constant__ tamis_topk_args a, int32_t gather, int64_t limit) {
     __shared__ tamis::SelectShared shared;
     for (int64_t r = blockIdx.x; r < a.rows.count; r += gridDim.x) {
-        int64_t width = a.columns ? tamis::clamp(a.columns[r], 0, a.width) : a.width;
-        tamis::Row row = {0, INT64_MAX, nullptr};
-        if (a.rows.ke) {
-            int64_t pages = a.rows.page_table_width * a.page_size;
-            bool paged = a.selection.slots && a.rows.page_table && a.page_size;
-            row = tamis::row_of(a.rows, r, paged ? min(pages, limit) : limit);
-        }
-        tamis::Columns columns = {a, r, width, row, gather != 0};
+        const tamis::Columns columns = tamis::columns_of(a, r, gather != 0, limit);
         uint32_t want = min(tamis::count_valid(shared, columns), (uint32_t)a.selection.topk);
         tamis::select(
             shared, columns.columns, want, [&](int64_t c) { return columns.key(c); },
             [&](int64_t c, uint32_t rank) { columns.write(rank, c); });
-        for (int64_t i = want + threadIdx.x; i < a.selection.topk; i += blockDim.x) {
-            columns.write(i, -1);
+        tamis::write_tail(columns, want);
+        __syncthreads();
+    }
+}
+
+/* The same for rows whose keys fit shared memory. */
+extern "C" __global__ void __launch_bounds__(tamis::kPoolThreads)
+    tamis_topk_pool_smxx(const __grid_constant__ tamis_topk_args a, int32_t gather, int64_t limit) {
+    extern __shared__ uint32_t keys[];
+    __shared__ tamis::PoolShared shared;
+    constexpr int kAtOnce = 8; /* loads in flight */
+    const int words = (int)((a.width + 31) / 32);
+    tamis::clear_bins(shared);
+    for (int64_t r = blockIdx.x; r < a.rows.count; r += gridDim.x) {
+        const tamis::Columns columns = tamis::columns_of(a, r, gather != 0, limit);
+        for (int base = threadIdx.x; base < 32 * words; base += kAtOnce * tamis::kPoolThreads) {
+            uint32_t key[kAtOnce];
+#pragma unroll
+            for (int i = 0; i < kAtOnce; i++) {
+                int c = base + i * tamis::kPoolThreads;
+                key[i] = c < columns.columns ? columns.key(c) : 0;
+            }
+#pragma unroll
+            for (int i = 0; i < kAtOnce; i++) {
+                int c = base + i * tamis::kPoolThreads;
+                if (c < 32 * words) {
+                    tamis::put_key(shared, keys, c, key[i]);
+                }
+            }
         }
-        if (a.selection.counts && threadIdx.x == 0) {
-            a.selection.counts[r] = (int32_t)want;
-        }
+        __syncthreads();
+        uint32_t want = tamis::select_counted(
+            shared, keys, tamis::marks_of(keys, words), words, (uint32_t)a.selection.topk,
+            [&](int c, uint32_t rank) { columns.write(rank, c); });
+        tamis::write_tail(columns, want);
         __syncthreads();
     }
 }
