@@ -10,12 +10,13 @@ dump=abi/libtamis.abi
 new=$(mktemp)
 trap 'rm -f "$new"' EXIT
 
-# Full debug information, without the path of this checkout, and no CUDA kernels: no part of the ABI.
+# Full debug information, and no CUDA kernels: they are no part of the ABI.
 cmake -S . -B $build -G Ninja -DCMAKE_BUILD_TYPE=Debug -DTAMIS_BUILD_TESTS=OFF -DTAMIS_BUILD_COMMAND=OFF \
-    -DTAMIS_CUDA=off -DCMAKE_C_FLAGS="-fdebug-prefix-map=$PWD=." >/dev/null
+    -DTAMIS_CUDA=off >/dev/null
 cmake --build $build --target src/libtamis.so.0 >/dev/null 2>&1 || cmake --build $build
 abidw --headers-dir include --drop-private-types --no-show-locs --no-comp-dir-path --no-corpus-path --no-architecture \
     --out-file "$new" $build/src/libtamis.so
+sed -i "s|path='$PWD/|path='|" "$new"
 if [ "${1:?check or accept}" = accept ]; then
     mkdir -p abi
     cp "$new" $dump
