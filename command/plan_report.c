@@ -75,12 +75,15 @@ static void text_kv(const plan_inputs *in, const plan_facts *facts) {
             printf("  ratio %d           K owners: %d; %s bytes a block for %s tokens\n", ratio,
                    kv->group[ratio - 1].owners, grouped(kv->group[ratio - 1].bytes),
                    grouped((int64_t)in->options.page_size * ratio));
-    printf("  bytes per block   %s: %s aligned to %s, overhead +%.3f%%\n",
+    printf("  bytes per block   %s: %s aligned to %s, alignment overhead +%.3f%%\n",
            grouped(kv->layout.bytes_per_block), grouped(kv->layout.bytes_unaligned),
            grouped(kv->layout.alignment), percent(kv->layout.overhead_ppm));
     text_advice(kv);
-    printf("  bytes per token   %.6g of index K; %.6g of whole blocks\n", kv->index_bytes_per_token,
-           kv->bytes_per_token);
+    printf("  bytes per token   %.6g of index K; %.6g of whole blocks%s\n",
+           kv->index_bytes_per_token, kv->bytes_per_token,
+           kv->group[0].owners && kv->group[1].owners
+               ? ", of one size for both ratios: one is part empty"
+               : "");
     printf("  page stride       %s bytes\n", grouped(facts->page_stride));
     if (in->memory >= 0)
         printf("  blocks            %s in %s bytes: %s tokens\n", grouped(kv->blocks),
