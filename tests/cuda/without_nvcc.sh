@@ -15,10 +15,12 @@ tamis=$build/tamis trace=$build/without.st
 "$tamis" info | grep '^CUDA backend: not built, '
 "$tamis" gen "$trace" --positions 500 --rows 3 --layers 1 >/dev/null
 "$tamis" check "$trace" --backend cpu | grep '^check: exact, 3 rows x 2 layers'
-for words in "run $trace" "check $trace" "plan $source/data/deepseek-v4.1-flash.json"; do
-    # shellcheck disable=SC2086
-    if message=$("$tamis" $words --backend cuda 2>&1) || ! echo "$message" | grep 'build: required a build with CUDA kernels'; then
-        echo "FAILED: tamis $words --backend cuda: $message"
+for word in run check plan; do
+    file=$trace
+    [ $word != plan ] || file=$source/data/deepseek-v4.1-flash.json
+    if message=$("$tamis" $word "$file" --backend cuda 2>&1) ||
+        ! echo "$message" | grep 'build: required a build with CUDA kernels'; then
+        echo "FAILED: tamis $word --backend cuda: $message"
         exit 1
     fi
 done
