@@ -37,12 +37,8 @@ int64_t tamis_dense_workspace(const tamis_dense_args *args, int32_t nth) {
 
 static void score_row(const tamis_backend *backend, const tamis_dense_args *args, int64_t r,
                       float *scores) {
-    tamis_mqa_logits_args score = {0};
-    score.numerics = args->numerics;
-    score.k = args->k;
-    score.rows = tamis_rows_at(&args->rows, r);
-    score.query = tamis_query_at(&args->query, r);
-    score.logits_type = TAMIS_F32;
+    tamis_mqa_logits_args score = tamis_score_of_row(
+        args->numerics, &args->k, tamis_rows_at(&args->rows, r), tamis_query_at(&args->query, r));
     score.logits = scores;
     backend->kernels.mqa_logits(&score, 0, 1);
 }
@@ -73,9 +69,9 @@ static void select_row(const tamis_backend *backend, const tamis_dense_args *arg
                           args->block_size, tamis_row_length(&args->rows, r), scratch.scores);
         topk = tamis_topk_of_consume(&consume, r, scratch, count);
     } else {
-        topk = tamis_topk_of_consume(&consume, r, scratch, 0);
-        topk.blocks = NULL;
-        topk.width = tamis_row_length(&args->rows, r);
+        topk = tamis_topk_of_row(tamis_rows_at(&args->rows, r), args->k.page_size,
+                                 tamis_selection_at(&args->selection, r), scratch.scores,
+                                 tamis_row_length(&args->rows, r));
     }
     backend->kernels.topk(&topk, 0, 1);
 }

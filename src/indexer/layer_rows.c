@@ -51,12 +51,9 @@ int tamis_layer_is_dense(const tamis_layer *layer, int64_t r) {
 
 /* Scores of all of row r. */
 static void score_all(const tamis_layer *layer, int64_t r, float *out, int32_t ith, int32_t nth) {
-    tamis_mqa_logits_args score = {0};
-    score.numerics = layer->indexer->numerics;
-    score.k = layer->args->k;
-    score.rows = tamis_rows_at(&layer->rows, r);
-    score.query = query_of(layer, r);
-    score.logits_type = TAMIS_F32;
+    tamis_mqa_logits_args score =
+        tamis_score_of_row(layer->indexer->numerics, &layer->args->k,
+                           tamis_rows_at(&layer->rows, r), query_of(layer, r));
     score.logits = out;
     layer->indexer->backend.kernels.mqa_logits(&score, ith, nth);
 }
@@ -81,15 +78,11 @@ static void score_pool(const tamis_layer *layer, int64_t r, float *out, int32_t 
  */
 static void select_from(const tamis_layer *layer, int64_t r, const float *scores, int64_t width,
                         const int32_t *blocks) {
-    tamis_topk_args topk = {0};
-    topk.logits_type = TAMIS_F32;
+    tamis_topk_args topk =
+        tamis_topk_of_row(tamis_rows_at(&layer->rows, r), layer->args->k.page_size,
+                          selection_of(layer, r), scores, width);
     topk.block_size = layer->block_size;
-    topk.rows = tamis_rows_at(&layer->rows, r);
-    topk.logits = scores;
-    topk.width = width;
     topk.blocks = blocks;
-    topk.page_size = layer->args->k.page_size;
-    topk.selection = selection_of(layer, r);
     layer->indexer->backend.kernels.topk(&topk, 0, 1);
 }
 

@@ -20,13 +20,8 @@ static int selects(const tamis_selection *out) {
 
 void tamis_source_score_row(const tamis_kernels *kernels, const tamis_source_args *one,
                             const tamis_source_work *work, int32_t ith, int32_t nth) {
-    tamis_mqa_logits_args score = {0};
-    score.numerics = one->numerics;
-    score.k = one->k;
-    score.rows = one->rows;
-    score.query = one->query;
+    tamis_mqa_logits_args score = tamis_score_of_row(one->numerics, &one->k, one->rows, one->query);
     score.block_size = one->block_size;
-    score.logits_type = TAMIS_F32;
     if (keeps_scores(one, work)) {
         score.logits = work->scores;
     }
@@ -88,13 +83,8 @@ static void select_from_blocks(const tamis_kernels *kernels, const tamis_source_
 
 static void select_from_scores(const tamis_kernels *kernels, const tamis_source_args *one,
                                const tamis_source_work *work) {
-    tamis_topk_args topk = {0};
-    topk.logits_type = TAMIS_F32;
-    topk.rows = one->rows;
-    topk.logits = work->scores;
-    topk.width = tamis_row_length(&one->rows, 0);
-    topk.page_size = one->k.page_size;
-    topk.selection = one->selection;
+    tamis_topk_args topk = tamis_topk_of_row(one->rows, one->k.page_size, one->selection,
+                                             work->scores, tamis_row_length(&one->rows, 0));
     kernels->topk(&topk, 0, 1);
 }
 

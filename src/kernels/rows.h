@@ -35,6 +35,32 @@ static inline tamis_selection tamis_selection_at(const tamis_selection *selectio
     return one;
 }
 
+/* Scores of all of one row, f32; the caller says where they go. */
+static inline tamis_mqa_logits_args tamis_score_of_row(int32_t numerics, const tamis_k_cache *k,
+                                                       tamis_rows one, tamis_query query) {
+    tamis_mqa_logits_args score = {0};
+    score.numerics = numerics;
+    score.k = *k;
+    score.rows = one;
+    score.query = query;
+    score.logits_type = TAMIS_F32;
+    return score;
+}
+
+/* Selection among one row's `width` f32 scores, of positions from 0. */
+static inline tamis_topk_args tamis_topk_of_row(tamis_rows one, int32_t page_size,
+                                                tamis_selection selection, const float *scores,
+                                                int64_t width) {
+    tamis_topk_args topk = {0};
+    topk.logits_type = TAMIS_F32;
+    topk.rows = one;
+    topk.logits = scores;
+    topk.width = width;
+    topk.page_size = page_size;
+    topk.selection = selection;
+    return topk;
+}
+
 /* Expansion of row r's list to blocks[width]; *count gets how many. */
 static inline tamis_expand_args tamis_expand_of_consume(const tamis_consume_args *args, int64_t r,
                                                         int32_t *blocks, int32_t *count) {
@@ -70,16 +96,36 @@ static inline tamis_sparse_mqa_logits_args tamis_score_of_consume(const tamis_co
 /* Selection of row r among `count` expanded blocks whose scores are in scratch. */
 static inline tamis_topk_args tamis_topk_of_consume(const tamis_consume_args *args, int64_t r,
                                                     tamis_consume_scratch scratch, int64_t count) {
-    tamis_topk_args topk = {0};
-    topk.logits_type = TAMIS_F32;
+    tamis_topk_args topk = tamis_topk_of_row(tamis_rows_at(&args->rows, r), args->k.page_size,
+                                             tamis_selection_at(&args->selection, r),
+                                             scratch.scores, count * args->block_size);
     topk.block_size = args->block_size;
-    topk.rows = tamis_rows_at(&args->rows, r);
-    topk.logits = scratch.scores;
-    topk.width = count * args->block_size;
     topk.blocks = scratch.blocks;
-    topk.page_size = args->k.page_size;
-    topk.selection = tamis_selection_at(&args->selection, r);
     return topk;
+}
+
+/*
+ * consume by a tier's own scoring and selection (spec 5.3): a row is expanded, scored and selected
+ * before the next one, so that its scores stay in the cache. expand anchors its ids at ks /
+ * block_size, which the other two undo with the same interval, so ks % block_size needs no care
+ * here.
+ */
+static inline void tamis_consume_rows(const tamis_consume_args *args, int32_t ith, int32_t nth,
+                                      void (*score)(const tamis_sparse_mqa_logits_args *, int32_t,
+                                                    int32_t),
+                                      void (*select)(const tamis_topk_args *, int32_t, int32_t)) {
+    tamis_consume_scratch scratch = tamis_consume_scratch_at(args, ith);
+    int64_t r, end;
+    tamis_slice(args->rows.count, ith, nth, &r, &end);
+    for (; r < end; r++) {
+        int32_t count = 0;
+        tamis_expand_args expand = tamis_expand_of_consume(args, r, scratch.blocks, &count);
+        tamis_expand_ref(&expand, 0, 1);
+        tamis_sparse_mqa_logits_args scores = tamis_score_of_consume(args, r, scratch, count);
+        score(&scores, 0, 1);
+        tamis_topk_args topk = tamis_topk_of_consume(args, r, scratch, count);
+        select(&topk, 0, 1);
+    }
 }
 
 #endif
