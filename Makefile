@@ -49,13 +49,15 @@ bench: configure ## compare dense and sparse on the shapes of bench/shapes
 	@cmake --build $(BUILD) -j $(JOBS) --target tamis_command
 	$(BUILD)/tamis bench
 
-gate: configure ## instruction counts against the committed figures
+gate: configure ## instruction counts, and registers of CUDA kernels, against the committed figures
 	@cmake --build $(BUILD) -j $(JOBS)
 	@tools/gate.sh check $(BUILD)
+	@tools/gpu-gate.py check
 
-bench-accept: configure ## renew the committed instruction counts; say why in the commit
+bench-accept: configure ## renew the committed figures of gate; say why in the commit
 	@cmake --build $(BUILD) -j $(JOBS)
 	@tools/gate.sh accept $(BUILD)
+	@tools/gpu-gate.py accept
 
 abi: setup ## the ABI against the committed dump
 	@tools/abi.sh check
