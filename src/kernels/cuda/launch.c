@@ -167,12 +167,11 @@ tamis_status tamis_cuda_queue_consume(const tamis_cuda *cuda,
     return tamis_cuda_launch(cuda, TAMIS_CUDA_consume_fast_smxx, grid, stream, parameters, error);
 }
 
-tamis_status tamis_cuda_queue_topk(const tamis_cuda *cuda, const tamis_topk_args *args,
-                                   int32_t gather, int64_t limit, void *stream,
-                                   tamis_error *error) {
+tamis_status tamis_cuda_queue_topk(const tamis_cuda *cuda, const tamis_topk_args *args, int32_t how,
+                                   int64_t limit, void *stream, tamis_error *error) {
     tamis_topk_args a = *args;
     tamis_grid grid = grid_of_row_ctas(a.rows.count);
-    void *parameters[] = {&a, &gather, &limit};
+    void *parameters[] = {&a, &how, &limit};
     if (a.width > POOL_COLUMNS) {
         return tamis_cuda_launch(cuda, TAMIS_CUDA_topk_smxx, grid, stream, parameters, error);
     }

@@ -7,6 +7,7 @@
 #define TAMIS_CUDA_LAUNCH_H
 
 #include "kernels/cuda/backend.h"
+#include "kernels/cuda/topk_args.h"
 
 typedef struct tamis_grid {
     int64_t x, y;
@@ -42,8 +43,8 @@ tamis_status tamis_cuda_queue_consume(const tamis_cuda *cuda,
                                       const tamis_sparse_mqa_logits_args *score,
                                       const tamis_topk_args *topk, int64_t limit, void *stream,
                                       tamis_error *error);
-/* gather: the score of a column lies at its position, not at the column. */
-tamis_status tamis_cuda_queue_topk(const tamis_cuda *cuda, const tamis_topk_args *args,
-                                   int32_t gather, int64_t limit, void *stream, tamis_error *error);
+/* how: bits of TAMIS_TOPK_*. */
+tamis_status tamis_cuda_queue_topk(const tamis_cuda *cuda, const tamis_topk_args *args, int32_t how,
+                                   int64_t limit, void *stream, tamis_error *error);
 
 #endif

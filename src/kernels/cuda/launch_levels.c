@@ -331,7 +331,7 @@ static tamis_status dense_tile(const tamis_cuda *cuda, const tamis_consume_args 
         topk.blocks = NULL;
         topk.width = limit;
     }
-    return tamis_cuda_queue_topk(cuda, &topk, 1, limit, stream, error);
+    return tamis_cuda_queue_topk(cuda, &topk, TAMIS_TOPK_GATHER, limit, stream, error);
 }
 
 tamis_status tamis_cuda_dense(const tamis_cuda *cuda, const tamis_dense_args *args, void *stream,

@@ -4,6 +4,7 @@
  * Keys are shifted by one, so that 0 is left for columns that are not valid.
  */
 #include "select.cuh"
+#include "topk_args.h"
 
 namespace tamis {
 
@@ -94,10 +95,13 @@ __device__ inline void write_tail(const Columns &columns, uint32_t want) {
 } // namespace tamis
 
 extern "C" __global__ void __launch_bounds__(tamis::kSelectThreads)
-    tamis_topk_smxx(const __grid_constant__ tamis_topk_args a, int32_t gather, int64_t limit) {
+    tamis_topk_smxx(const __grid_constant__ tamis_topk_args a, int32_t how, int64_t limit) {
     __shared__ tamis::SelectShared shared;
     for (int64_t r = blockIdx.x; r < a.rows.count; r += gridDim.x) {
-        const tamis::Columns columns = tamis::columns_of(a, r, gather != 0, limit);
+        const tamis::Columns columns = tamis::columns_of(a, r, how & TAMIS_TOPK_GATHER, limit);
+        if ((how & TAMIS_TOPK_LIVE_ONLY) && columns.row.length == 0) {
+            continue;
+        }
         uint32_t want = min(tamis::count_valid(shared, columns), (uint32_t)a.selection.topk);
         tamis::select(
             shared, columns.columns, want, [&](int64_t c) { return columns.key(c); },
@@ -109,14 +113,17 @@ extern "C" __global__ void __launch_bounds__(tamis::kSelectThreads)
 
 /* The same for rows whose keys fit shared memory. */
 extern "C" __global__ void __launch_bounds__(tamis::kPoolThreads)
-    tamis_topk_pool_smxx(const __grid_constant__ tamis_topk_args a, int32_t gather, int64_t limit) {
+    tamis_topk_pool_smxx(const __grid_constant__ tamis_topk_args a, int32_t how, int64_t limit) {
     extern __shared__ uint32_t keys[];
     __shared__ tamis::PoolShared shared;
     constexpr int kAtOnce = 8; /* loads in flight */
     const int words = (int)((a.width + 31) / 32);
     tamis::clear_bins(shared);
     for (int64_t r = blockIdx.x; r < a.rows.count; r += gridDim.x) {
-        const tamis::Columns columns = tamis::columns_of(a, r, gather != 0, limit);
+        const tamis::Columns columns = tamis::columns_of(a, r, how & TAMIS_TOPK_GATHER, limit);
+        if ((how & TAMIS_TOPK_LIVE_ONLY) && columns.row.length == 0) {
+            continue;
+        }
         for (int base = threadIdx.x; base < 32 * words; base += kAtOnce * tamis::kPoolThreads) {
             uint32_t key[kAtOnce];
 #pragma unroll
