@@ -72,8 +72,8 @@ static void workspace(void **state) {
         tamis_indexer *indexer = layers_indexer(l, "auto", mode);
         tamis_plan_limits limits = twin_limits(l, 16384);
         limits.max_context = 1 << 20;
-        /* token, request, ks, ke, gated, counts: 8 words a row; blocks and placed: 2 lists. */
-        int64_t arrays = (int64_t)16384 * (8 * 4 + 2 * 2048 * 4) + 4096;
+        /* token, request, ks, ke, gated, counts: 9 words a row; blocks and placed: 2 lists. */
+        int64_t arrays = (int64_t)16384 * (9 * 4 + 2 * 2048 * 4) + 4096;
         int64_t bytes = tamis_cuda_plan_bytes(indexer, &limits, NULL);
         assert_true(bytes > arrays && bytes <= arrays + (256 << 20));
         tamis_indexer_destroy(indexer);
@@ -187,6 +187,49 @@ static void runs(void **state) {
     tamis_indexer_destroy(indexer);
 }
 
+/* Launches of a layer of one step: the routes that its plan may need, scores and selection in one
+ * kernel where the shape allows. */
+static int launched(const layers *l, int32_t mode, int64_t max_context, int32_t layer) {
+    tamis_indexer *indexer = layers_indexer(l, "auto", mode);
+    tamis_plan_limits limits = twin_limits(l, ROWS);
+    tamis_cuda_plan *plan;
+    tamis_step step;
+    tamis_error e = {0};
+    limits.max_context = max_context;
+    succeeded(tamis_cuda_plan_create(cuda, indexer, &limits, far,
+                                     tamis_cuda_plan_bytes(indexer, &limits, &e), NULL, &plan, &e),
+              &e, __LINE__);
+    succeeded(tamis_cuda_step_make(plan, &l->batch, &step, NULL, &e), &e, __LINE__);
+    int before = machine->launches;
+    outcome out = outcome_make(l, layer, ROWS);
+    tamis_layer_args args = layers_args(l, layer, &out);
+    succeeded((layers_consumes(l, layer) ? tamis_cuda_consumer_run
+                                         : tamis_cuda_source_run)(plan, &step, &args, NULL, &e),
+              &e, __LINE__);
+    tamis_cuda_plan_destroy(plan);
+    tamis_indexer_destroy(indexer);
+    return machine->launches - before;
+}
+
+static void routes(void **state) {
+    static const request one[] = {{203, 40}};
+    static const shape fast = {TAMIS_K_MXFP4_PAGE, 64, 32, 128, 16, 8, 8, 1, TAMIS_NUMERICS_EXACT};
+    int64_t border = 6 * 8 / 4 * TAMIS_CUDA_AUTO_QUARTERS;
+    (void)state;
+    seed(4);
+    layers *l = layers_make(sizes, some, COUNT(some));
+    assert_int_equal(launched(l, TAMIS_SPARSE_ON, 300, LAYER_CONSUMER), 3);
+    assert_int_equal(launched(l, TAMIS_SPARSE_OFF, 300, LAYER_CONSUMER), 3);
+    assert_int_equal(launched(l, TAMIS_SPARSE_AUTO, 300, LAYER_CONSUMER), 5);
+    assert_int_equal(launched(l, TAMIS_SPARSE_AUTO, border + 1, LAYER_CONSUMER), 5);
+    assert_int_equal(launched(l, TAMIS_SPARSE_AUTO, border, LAYER_CONSUMER), 3);
+    assert_int_equal(launched(l, TAMIS_SPARSE_AUTO, 300, LAYER_SOURCE), 9);
+    l = layers_make(fast, one, COUNT(one)); /* rows enough for the machine's 8 multiprocessors */
+    assert_int_equal(launched(l, TAMIS_SPARSE_ON, 300, LAYER_CONSUMER), 2);
+    assert_int_equal(launched(l, TAMIS_SPARSE_AUTO, 300, LAYER_CONSUMER), 4);
+    assert_int_equal(launched(l, TAMIS_SPARSE_ON, 300, LAYER_SOURCE), 8);
+}
+
 static int after(void **state) {
     (void)state;
     release();
@@ -196,7 +239,8 @@ static int after(void **state) {
 int main(void) {
     static const struct CMUnitTest list[] = {
         cmocka_unit_test_teardown(creation, after), cmocka_unit_test_teardown(workspace, after),
-        cmocka_unit_test_teardown(steps, after), cmocka_unit_test_teardown(runs, after)};
+        cmocka_unit_test_teardown(steps, after), cmocka_unit_test_teardown(runs, after),
+        cmocka_unit_test_teardown(routes, after)};
     tamis_error e = {0};
     void *library = dlopen("libcuda.so.1", RTLD_NOW);
     fake_machine *(*machine_of)(void) = NULL;

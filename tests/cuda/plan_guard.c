@@ -146,8 +146,9 @@ static void stamps_in(int32_t mode) {
 
 static void stamps(void **state) {
     (void)state;
-    stamps_in(TAMIS_SPARSE_ON);
-    stamps_in(TAMIS_SPARSE_OFF);
+    for (int32_t mode = TAMIS_SPARSE_OFF; mode <= TAMIS_SPARSE_AUTO; mode++) {
+        stamps_in(mode);
+    }
 }
 
 /* ---- graphs ---- */
@@ -225,12 +226,38 @@ static tamis_batch with_lengths(scene *s, const int64_t *context, const int32_t 
     return batch;
 }
 
+/* What a consumer's rows see on each route: all of it on one, by the length of the batch. */
+static void check_routes(const scene *s, const layers *l, const tamis_batch *batch) {
+    const shape *sizes = &l->shape;
+    int64_t border = s->plan->longest, bytes = s->rows * 4;
+    int32_t k = sizes->source_ratio - 1, *ks = fresh(bytes), *sparse = fresh(bytes),
+            *dense = fresh(bytes);
+    if (s->indexer->sparse_logits == TAMIS_SPARSE_AUTO) {
+        border = (int64_t)sizes->topk_blocks * sizes->block / 4 * TAMIS_CUDA_AUTO_QUARTERS;
+    }
+    gpu_read(ks, s->plan->ks[k], bytes);
+    gpu_read(sparse, s->plan->gated[0], bytes);
+    gpu_read(dense, s->plan->gated[1], bytes);
+    for (int32_t i = 0; i < batch->requests; i++) {
+        for (int32_t r = batch->query_start[i]; r < batch->query_start[i + 1]; r++) {
+            int64_t tokens = batch->context[i] - (batch->query_start[i + 1] - r) + 1;
+            int64_t visible = tokens / sizes->source_ratio;
+            int is_dense = s->indexer->sparse_logits != TAMIS_SPARSE_ON && visible <= border;
+            assert_int_equal(sparse[r] - ks[r], is_dense ? 0 : visible);
+            if (s->indexer->sparse_logits != TAMIS_SPARSE_ON) {
+                assert_int_equal(dense[r] - ks[r], is_dense ? visible : 0);
+            }
+        }
+    }
+}
+
 static void replay_as(scene *s, void *exec, const layers *l, const tamis_batch *batch,
                       const char *what) {
     outcome want[LAYERS];
     char text[80];
     expect(s, l, batch, want);
     replay(s, exec);
+    check_routes(s, l, batch);
     for (int32_t layer = 0; layer < LAYERS; layer++) {
         if (layers_selects(layer)) {
             snprintf(text, sizeof text, "%s, layer %d", what, layer);
@@ -288,10 +315,12 @@ static void graph(void **state) {
     graph_in(s, TAMIS_SPARSE_ON, 10);
     graph_in(s, TAMIS_SPARSE_OFF, 0);
     graph_in(s, TAMIS_SPARSE_AUTO, -1);
+    graph_in(s, TAMIS_SPARSE_AUTO, 10);
     s.layout = TAMIS_K_MXFP4_SPLIT;
     s.page_size = 0;
     s.source_ratio = 2;
     graph_in(s, TAMIS_SPARSE_ON, -1);
+    graph_in(s, TAMIS_SPARSE_AUTO, 0);
 }
 
 /* ---- hostile: any bits in contexts, query starts and K starts ---- */
@@ -327,6 +356,20 @@ static void fill_tables(const scene *s) {
     }
 }
 
+/* Positions that rows saw in the layer that ran, by the gate's arrays. */
+static void lengths_of(const scene *s, int32_t layer, const int32_t *ks, int32_t *lengths) {
+    int32_t *dense = fresh(s->rows * 4);
+    gpu_read(lengths, s->plan->gated[0], s->rows * 4);
+    gpu_read(dense, s->plan->gated[1], s->rows * 4);
+    for (int64_t r = 0; r < s->rows; r++) {
+        int32_t end = lengths[r];
+        if (layers_consumes(s->l, layer) && s->indexer->sparse_logits != TAMIS_SPARSE_ON) {
+            end = dense[r] > end ? dense[r] : end;
+        }
+        lengths[r] = end - ks[r];
+    }
+}
+
 static void hostile_in(shape sizes, int32_t mode, int rounds) {
     seed(11);
     scene s = scene_of(layers_make(sizes, some, COUNT(some)), 4, mode);
@@ -356,10 +399,7 @@ static void hostile_in(shape sizes, int32_t mode, int rounds) {
                 int k = s.l->ratios[layer] - 1;
                 run(&s, &step, layer);
                 gpu_read(ks, s.plan->ks[k], s.rows * 4);
-                gpu_read(lengths, s.plan->gated, s.rows * 4);
-                for (int64_t r = 0; r < s.rows; r++) {
-                    lengths[r] -= ks[r];
-                }
+                lengths_of(&s, layer, ks, lengths);
                 well_formed(&s, layer, lengths);
             }
         }
@@ -373,9 +413,11 @@ static void hostile(void **state) {
     (void)state;
     hostile_in(s, TAMIS_SPARSE_ON, 12);
     hostile_in(s, TAMIS_SPARSE_OFF, 6);
+    hostile_in(s, TAMIS_SPARSE_AUTO, 12);
     s.layout = TAMIS_K_MXFP4_SPLIT;
     s.page_size = 0;
     hostile_in(s, TAMIS_SPARSE_ON, 12);
+    hostile_in(s, TAMIS_SPARSE_AUTO, 12);
     s.layout = TAMIS_K_MXFP4_ROW;
     hostile_in(s, TAMIS_SPARSE_OFF, 6);
 }

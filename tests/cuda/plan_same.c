@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: MIT */
 /*
  * plan_same.c: device plans against plans on the CPU: the same bytes from every layer, padding of
- * rows included. gpu_plan_same NAME runs one of: pages, rows, one_level, dense, pool, padding,
- * released, tiles.
+ * rows included. gpu_plan_same NAME runs one of: pages, rows, one_level, dense, pool, routes,
+ * padding, released, tiles.
  */
 #include "plan_device.h"
 
@@ -116,6 +116,25 @@ static void pool(void **state) {
     }
 }
 
+/* Rows of both routes in one step, where few rows are and where scores and selection are one
+ * kernel. */
+static void routes(void **state) {
+    static const shape two[] = {
+        {TAMIS_K_MXFP4_PAGE, 64, 32, 128, 64, 256, 8, 1, TAMIS_NUMERICS_EXACT},
+        {TAMIS_K_MXFP4_SPLIT, 0, 32, 128, 300, 256, 8, 2, TAMIS_NUMERICS_BF16}};
+    (void)state;
+    for (int i = 0; i < 4; i++) {
+        const shape *s = &two[i / 2];
+        int64_t border =
+            (int64_t)s->topk_blocks * s->block * s->source_ratio / 4 * TAMIS_CUDA_AUTO_QUARTERS;
+        const request both[] = {{border + 70, 140}, {border, 1},     {border + 2, 3},
+                                {2000, 130},        {2 * border, 4}, {40, 3}};
+        seed(140 + (uint64_t)i);
+        compare(layers_make(*s, both, COUNT(both) - i % 2), 0, TAMIS_SPARSE_AUTO, "both routes");
+        compare(layers_make(*s, both + 1, 2), 3, TAMIS_SPARSE_AUTO, "few rows of both routes");
+    }
+}
+
 /* Padding rows, requests without new tokens, and steps of nothing. */
 static void padding(void **state) {
     static const request idle[] = {{70, 0}, {3, 0}};
@@ -139,6 +158,8 @@ static void released(void **state) {
         seed(100 + (uint64_t)i);
         compare(layers_make(s, few, COUNT(few)), i, i == 1 ? TAMIS_SPARSE_OFF : TAMIS_SPARSE_ON,
                 "released sizes");
+        seed(104 + (uint64_t)i);
+        compare(layers_make(s, few, COUNT(few)), i, TAMIS_SPARSE_AUTO, "released sizes, auto");
     }
 }
 
@@ -148,16 +169,16 @@ static void tiles(void **state) {
     static const request many[] = {{1500, 900}, {640, 1}, {700, 3}};
     shape s = {TAMIS_K_MXFP4_PAGE, 64, 4, 64, 16, 24, 8, 1, TAMIS_NUMERICS_EXACT};
     (void)state;
-    for (int32_t mode = TAMIS_SPARSE_OFF; mode <= TAMIS_SPARSE_ON; mode++) {
+    for (int32_t mode = TAMIS_SPARSE_OFF; mode <= TAMIS_SPARSE_AUTO; mode++) {
         seed(120);
         compare_in(layers_make(s, many, COUNT(many)), 2, mode, 1 << 20, "tiles");
     }
 }
 
 static const struct CMUnitTest list[] = {
-    cmocka_unit_test(pages),     cmocka_unit_test(rows),  cmocka_unit_test(dense),
-    cmocka_unit_test(one_level), cmocka_unit_test(pool),  cmocka_unit_test(padding),
-    cmocka_unit_test(released),  cmocka_unit_test(tiles),
+    cmocka_unit_test(pages),     cmocka_unit_test(rows),     cmocka_unit_test(dense),
+    cmocka_unit_test(one_level), cmocka_unit_test(pool),     cmocka_unit_test(routes),
+    cmocka_unit_test(padding),   cmocka_unit_test(released), cmocka_unit_test(tiles),
 };
 
 int main(int argc, char **argv) {

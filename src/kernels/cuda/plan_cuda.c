@@ -53,14 +53,31 @@ tamis_tiling tamis_cuda_source_tiling(const tamis_indexer *indexer,
     return t;
 }
 
+static int64_t pool_of(const tamis_model *model) {
+    return (int64_t)tamis_model_topk_blocks(model) * tamis_model_block_size(model);
+}
+
+int64_t tamis_cuda_border(const tamis_indexer *indexer) {
+    int64_t quarter = pool_of(&indexer->model) / 4;
+    switch (indexer->sparse_logits) {
+    case TAMIS_SPARSE_OFF:
+        return INT32_MAX;
+    case TAMIS_SPARSE_AUTO:
+        return TAMIS_CUDA_AUTO_QUARTERS * quarter;
+    default:
+        return -1;
+    }
+}
+
+/* The two routes of `auto` run one after the other, in the same scratch. */
 tamis_tiling tamis_cuda_consumer_tiling(const tamis_indexer *indexer,
                                         const tamis_plan_limits *limits) {
     tamis_tiling t = {0};
-    const tamis_model *model = &indexer->model;
-    int64_t pool = (int64_t)tamis_model_topk_blocks(model) * tamis_model_block_size(model);
-    int64_t longest = tamis_plan_longest_row(model, limits);
-    int dense = indexer->sparse_logits == TAMIS_SPARSE_OFF;
-    t.each[TAMIS_TILE_SCORES] = (dense && pool > 0 ? longest : pool) * 4;
+    int64_t pool = pool_of(&indexer->model), border = tamis_cuda_border(indexer);
+    int64_t longest = tamis_plan_longest_row(&indexer->model, limits);
+    int64_t dense = border < longest ? border : longest;
+    int64_t sparse = border < longest ? pool : 0;
+    t.each[TAMIS_TILE_SCORES] = pool > 0 ? (dense > sparse ? dense : sparse) * 4 : 0;
     fit(&t, limits);
     return t;
 }
@@ -88,7 +105,9 @@ static int64_t lay_out(const tamis_indexer *indexer, const tamis_plan_limits *li
         plan->ks[i] = tamis_plan_take(memory, &at, rows * 4);
         plan->ke[i] = tamis_plan_take(memory, &at, rows * 4);
     }
-    plan->gated = tamis_plan_take(memory, &at, rows * 4);
+    for (int i = 0; i < 2; i++) {
+        plan->gated[i] = tamis_plan_take(memory, &at, rows * 4);
+    }
     plan->blocks = tamis_plan_take(memory, &at, rows * blocks * 4);
     plan->blocks_count = tamis_plan_take(memory, &at, rows * 4);
     plan->placed = tamis_plan_take(memory, &at, rows * blocks * 4);

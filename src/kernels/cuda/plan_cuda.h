@@ -17,6 +17,13 @@ enum {
     TAMIS_TILE_PARTS
 };
 
+/*
+ * Rows of `auto` that see at most so many quarters of the pool take the dense route: it scores more
+ * positions, each for less. docs/benchmarks-gpu.md, "The crossover of auto", says where the border
+ * was measured.
+ */
+enum { TAMIS_CUDA_AUTO_QUARTERS = 7 };
+
 typedef struct tamis_tiling {
     int64_t each[TAMIS_TILE_PARTS];
     int64_t rows; /* of a tile */
@@ -34,9 +41,10 @@ struct tamis_cuda_plan {
     tamis_step_counts *counts;
     tamis_device_stamp *stamp;
     int32_t *token, *request, *ks[2], *ke[2]; /* [max_rows] */
-    int32_t *gated;                           /* [max_rows] ke of the layer that runs */
-    int32_t *blocks, *blocks_count, *placed;  /* as in tamis_plan */
-    uint8_t *work;                            /* of one tile */
+    int32_t *gated[2]; /* [dense route]: [max_rows] ke of the layer that runs, ks in rows of the
+                          other route */
+    int32_t *blocks, *blocks_count, *placed; /* as in tamis_plan */
+    uint8_t *work;                           /* of one tile */
     /* Pinned. */
     uint32_t *status, *status_device;
 };
@@ -46,6 +54,9 @@ tamis_tiling tamis_cuda_source_tiling(const tamis_indexer *indexer,
                                       const tamis_plan_limits *limits);
 tamis_tiling tamis_cuda_consumer_tiling(const tamis_indexer *indexer,
                                         const tamis_plan_limits *limits);
+/* Positions that a row of the dense route sees at most: -1 where no row takes it, INT32_MAX where
+ * all do. */
+int64_t tamis_cuda_border(const tamis_indexer *indexer);
 /* Where a part begins; TAMIS_TILE_PARTS: the bytes of all. */
 int64_t tamis_cuda_tile_at(const tamis_tiling *tiling, int part);
 

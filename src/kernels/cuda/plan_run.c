@@ -7,8 +7,9 @@
  *   consumer  gate with the stamp, then per tile: scores of the placed blocks -> topk; on the dense
  *             route scores of everything -> topk of those at listed positions
  *
- * The route of a row cannot be the host's to choose: it knows no length. Lists ascend, so nothing
- * is expanded.
+ * The route of a row cannot be the host's to choose: it knows no length. Where a plan has rows of
+ * both, both are queued, and the gate leaves each row no positions on the other's. Lists ascend, so
+ * nothing is expanded.
  */
 #include <stddef.h>
 
@@ -24,7 +25,9 @@ typedef struct layer_run {
     tamis_cuda_plan *plan;
     tamis_layer layer; /* its rows end where the gate lets them */
     tamis_tiling tiling;
-    int64_t limit; /* positions that K holds */
+    int64_t limit;     /* positions that K holds */
+    int sparse, dense; /* whether rows may take that route */
+    int64_t border;    /* positions of a dense one at most */
     void *stream;
 } layer_run;
 
@@ -112,12 +115,15 @@ static tamis_status begin(tamis_cuda_plan *plan, const tamis_step *step,
         run->layer.rows.page_table_width = 0;
         run->limit = 0;
     }
+    run->border = consumer ? tamis_cuda_border(plan->indexer) : -1;
+    run->dense = run->border >= 0;
+    run->sparse = run->border < plan->longest;
     return tamis_check_device_rows(&run->layer.rows, &args->k, error);
 }
 
 /* ---- kernels ---- */
 
-/* Rows then end at plan->gated. */
+/* Rows then end at plan->gated[0], on the dense route at plan->gated[1]. */
 static tamis_status queue_gate(layer_run *run, tamis_error *error) {
     const tamis_cuda_plan *plan = run->plan;
     tamis_rows *rows = &run->layer.rows;
@@ -128,14 +134,16 @@ static tamis_status queue_gate(layer_run *run, tamis_error *error) {
     gate.stamp = plan->stamp;
     gate.ks = rows->ks;
     gate.ke = rows->ke;
-    gate.gated = plan->gated;
+    gate.gated[0] = plan->gated[0];
+    gate.gated[1] = run->dense ? plan->gated[1] : NULL;
     gate.status = plan->status_device;
     gate.rows = rows->count;
     gate.limit = run->limit;
+    gate.border = run->border;
     gate.k_size = run->layer.args->k.size;
     gate.layer = run->layer.args->layer;
     gate.source = run->layer.role.role == TAMIS_ROLE_CONSUMER ? run->layer.role.source : -1;
-    rows->ke = plan->gated;
+    rows->ke = plan->gated[0];
     return tamis_cuda_launch(plan->cuda, TAMIS_CUDA_gate_smxx, (tamis_grid){ctas, 1, 0},
                              run->stream, parameters, error);
 }
@@ -199,36 +207,15 @@ static tamis_status queue_scores(const layer_run *run, const row_tile *t, float 
     score.block_size = run->layer.block_size;
     score.logits_type = TAMIS_F32;
     score.logits = logits;
-    score.columns = logits ? run->plan->longest : 0;
     score.logits_stride = run->tiling.each[TAMIS_TILE_SCORES] / 4;
+    score.columns = logits ? score.logits_stride : 0;
     score.block_max = maxima;
     score.block_max_stride = run->tiling.each[TAMIS_TILE_MAXIMA] / 4;
     return tamis_cuda_queue_mqa_logits(run->plan->cuda, &score, 0, run->stream, error);
 }
 
-static tamis_status queue_listed_scores(const layer_run *run, const row_tile *t, block_list l,
-                                        tamis_error *error) {
-    tamis_sparse_mqa_logits_args score = {0};
-    score.numerics = run->layer.indexer->numerics;
-    score.k = run->layer.args->k;
-    score.rows = t->rows;
-    score.query = t->query;
-    score.block_size = run->layer.block_size;
-    score.logits_type = TAMIS_F32;
-    score.width = l.width;
-    score.blocks = paged(run) ? l.blocks : l.placed;
-    score.blocks_stride = l.width;
-    score.counts = l.counts;
-    score.logits = part(run, TAMIS_TILE_SCORES);
-    score.logits_stride = run->tiling.each[TAMIS_TILE_SCORES] / 4;
-    score.physical = paged(run) ? l.placed : NULL;
-    score.physical_stride = l.width;
-    return tamis_cuda_queue_sparse_mqa_logits(run->plan->cuda, &score, run->stream, error);
-}
-
-/* gather: scores lie at their positions. */
-static tamis_status queue_topk(const layer_run *run, const row_tile *t, block_list l, int gather,
-                               tamis_error *error) {
+/* Selection among listed blocks. */
+static tamis_topk_args topk_of(const layer_run *run, const row_tile *t, block_list l) {
     tamis_topk_args topk = {0};
     topk.logits_type = TAMIS_F32;
     topk.block_size = run->layer.block_size;
@@ -240,7 +227,39 @@ static tamis_status queue_topk(const layer_run *run, const row_tile *t, block_li
     topk.blocks_stride = l.width;
     topk.page_size = run->layer.args->k.page_size;
     topk.selection = t->selection;
-    return tamis_cuda_queue_topk(run->plan->cuda, &topk, gather, run->limit, run->stream, error);
+    return topk;
+}
+
+static tamis_status queue_sparse(const layer_run *run, const row_tile *t, block_list l,
+                                 tamis_error *error) {
+    tamis_topk_args topk = topk_of(run, t, l);
+    tamis_sparse_mqa_logits_args score = {0};
+    score.numerics = run->layer.indexer->numerics;
+    score.k = run->layer.args->k;
+    score.rows = t->rows;
+    score.query = t->query;
+    score.block_size = run->layer.block_size;
+    score.logits_type = TAMIS_F32;
+    score.width = l.width;
+    score.blocks = topk.blocks;
+    score.blocks_stride = l.width;
+    score.counts = l.counts;
+    score.logits = part(run, TAMIS_TILE_SCORES);
+    score.logits_stride = topk.logits_stride;
+    score.physical = paged(run) ? l.placed : NULL;
+    score.physical_stride = l.width;
+    return tamis_cuda_queue_consume(run->plan->cuda, &score, &topk, run->limit, run->stream, error);
+}
+
+/* Rows of the sparse route, where there are any, have written theirs by then. */
+static tamis_status queue_dense(const layer_run *run, const row_tile *t, block_list l,
+                                tamis_error *error) {
+    row_tile dense = *t;
+    dense.rows.ke = run->plan->gated[1] + t->r;
+    tamis_topk_args topk = topk_of(run, &dense, l);
+    int32_t how = TAMIS_TOPK_GATHER | (run->sparse ? TAMIS_TOPK_LIVE_ONLY : 0);
+    TAMIS_TRY(queue_scores(run, &dense, part(run, TAMIS_TILE_SCORES), NULL, error));
+    return tamis_cuda_queue_topk(run->plan->cuda, &topk, how, run->limit, run->stream, error);
 }
 
 /* ---- calls ---- */
@@ -262,18 +281,14 @@ static tamis_status source_tile(const layer_run *run, const row_tile *t, tamis_e
     }
     TAMIS_TRY(queue_publish(run, t, own(run), error));
     TAMIS_TRY(queue_place(run, t, own(run), NULL, error));
-    TAMIS_TRY(queue_listed_scores(run, t, own(run), error));
-    return queue_topk(run, t, own(run), 0, error);
+    return queue_sparse(run, t, own(run), error);
 }
 
 static tamis_status consumer_tile(const layer_run *run, const row_tile *t, tamis_error *error) {
-    int dense = run->layer.indexer->sparse_logits == TAMIS_SPARSE_OFF;
-    if (dense) {
-        TAMIS_TRY(queue_scores(run, t, part(run, TAMIS_TILE_SCORES), NULL, error));
-    } else {
-        TAMIS_TRY(queue_listed_scores(run, t, published(run, t), error));
+    if (run->sparse) {
+        TAMIS_TRY(queue_sparse(run, t, published(run, t), error));
     }
-    return queue_topk(run, t, published(run, t), dense, error);
+    return run->dense ? queue_dense(run, t, published(run, t), error) : TAMIS_OK;
 }
 
 tamis_status tamis_cuda_source_run(tamis_cuda_plan *plan, const tamis_step *step,

@@ -117,7 +117,11 @@ extern "C" __global__ void __launch_bounds__(256)
          r += (int64_t)gridDim.x * blockDim.x) {
         int64_t start = a.ks ? a.ks[r] : 0, end = a.ke[r];
         end = rows && blocks ? tamis::clamp(end, start, max(start, a.limit)) : start;
-        a.gated[r] = (int32_t)end;
+        bool dense = a.gated[1] && end - start <= a.border;
+        a.gated[0][r] = (int32_t)(dense ? start : end);
+        if (a.gated[1]) {
+            a.gated[1][r] = (int32_t)(dense ? end : start);
+        }
     }
     if (!(rows && blocks) && blockIdx.x == 0 && threadIdx.x == 0) {
         tamis::report(a.status, rows ? TAMIS_CUDA_PLAN_STALE_BLOCKS : TAMIS_CUDA_PLAN_OTHER_ROWS,

@@ -56,16 +56,19 @@ typedef struct tamis_stamp_args {
 
 /*
  * The guard before a layer: rows keep their length, cut to what K holds, only when they are the
- * step's rows and, for a consumer, its blocks are this step's.
+ * step's rows and, for a consumer, its blocks are this step's. It also parts the rows of a
+ * consumer's two routes: only the device knows their lengths.
  */
 typedef struct tamis_gate_args {
     const tamis_step_counts *counts;
     const tamis_device_stamp *stamp;
     const int32_t *ks, *ke; /* [rows], ks may be NULL */
-    int32_t *gated;         /* [rows] ke, or ks where the row may see nothing */
-    uint32_t *status;       /* sticky, host memory: TAMIS_CUDA_PLAN_* | layer << 8 */
+    int32_t *gated[2]; /* [dense route]: [rows] ke, or ks where the row may see nothing or takes
+                          the other route; [1] NULL: there is no dense route */
+    uint32_t *status;  /* sticky, host memory: TAMIS_CUDA_PLAN_* | layer << 8 */
     int64_t rows;
     int64_t limit;         /* positions that K holds */
+    int64_t border;        /* positions that a row of the dense route sees at most */
     int64_t k_size;        /* of the layer's cache */
     int32_t layer, source; /* source: whose blocks a consumer needs; else -1 */
 } tamis_gate_args;
