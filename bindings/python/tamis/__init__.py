@@ -1,0 +1,37 @@
+# SPDX-License-Identifier: MIT
+"""tamis: which positions of a very long context a model's attention reads, exactly.
+
+The two-level indexer of DeepSeek-V4.1 over libtamis: ``tamis.traces`` reads what an indexer was
+given, ``tamis.run`` selects, ``tamis.check`` judges a selection, ``tamis.Indexer`` is what a serving
+engine holds, ``tamis.stages`` has every stage as a call of its own.
+
+Arrays are numpy's, torch's on the CPU and on CUDA devices, or anything with ``__dlpack__``; nothing
+is copied, and torch is never imported here. Calls release the GIL.
+"""
+
+from __future__ import annotations
+
+from . import arrays, errors, mxfp4, safetensors, traces, views
+from ._library import version as _version
+from .errors import Error
+from .model import Model, Role, visible
+from .views import KCache, Query, Rows, Selection
+
+__version__ = _version()
+
+__all__ = [
+    "Error",
+    "KCache",
+    "Model",
+    "Query",
+    "Role",
+    "Rows",
+    "Selection",
+    "arrays",
+    "errors",
+    "mxfp4",
+    "safetensors",
+    "traces",
+    "views",
+    "visible",
+]

@@ -1,0 +1,221 @@
+# SPDX-License-Identifier: MIT
+"""Where calls run: CPU kernels with a pool of threads, or CUDA kernels loaded into a context.
+
+Slices of a CPU call run on Python threads inside ctypes calls, which hold no GIL. CUDA kernels are
+loaded once a device, into its primary context, which is torch's.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import sys
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, Callable, Dict, List, Optional
+
+from . import _abi
+from ._library import check, error_address, lib
+from .arrays import Device
+from .errors import ArgumentError, CudaError
+
+
+class Backend:
+    """CPU kernels of a tier and the threads that slices run on. May be shared by threads.
+
+    Args:
+        tier: "ref", "avx2" or "auto", the best that this machine runs.
+        threads: slices of a call, the calling thread's among them; None: one for each processor.
+    """
+
+    def __init__(self, tier: str = "auto", threads: Optional[int] = 1) -> None:
+        handle = ctypes.c_void_p()
+        check(lib.tamis_backend_create(tier.encode(), ctypes.addressof(handle), error_address()))
+        self.handle = handle.value
+        if threads is None:
+            threads = len(os.sched_getaffinity(0))
+        if not 1 <= threads <= 1024:
+            raise ArgumentError("threads", "1 .. 1024", str(threads))
+        self.threads = threads
+        self._pool: Optional[ThreadPoolExecutor] = None
+        self._pid = os.getpid()
+        self._lock = threading.Lock()
+
+    def __del__(self) -> None:
+        handle, self.handle = getattr(self, "handle", None), None
+        if handle:
+            lib.tamis_backend_destroy(handle)
+
+    @property
+    def tier(self) -> str:
+        """The tier's name, "auto" resolved."""
+        name: bytes = lib.tamis_backend_tier(self.handle)
+        return name.decode()
+
+    def slices(self, work: Callable[[int, int], int]) -> None:
+        """Runs work(ith, nth), which returns a status, for every slice, and waits for all of them.
+
+        Raises what a slice found; slices of one call find the same.
+        """
+        if self.threads == 1:
+            check(work(0, 1))
+            return
+        pool = self._threads()
+        others = [pool.submit(_slice, work, i, self.threads) for i in range(1, self.threads)]
+        try:
+            check(work(0, self.threads))
+        finally:
+            for other in others:
+                other.result()
+
+    def _threads(self) -> ThreadPoolExecutor:
+        with self._lock:
+            if self._pool is None or self._pid != os.getpid():  # a child of fork has no threads
+                self._pool = ThreadPoolExecutor(self.threads - 1, "tamis")
+                self._pid = os.getpid()
+            return self._pool
+
+
+def _slice(work: Callable[[int, int], int], ith: int, nth: int) -> None:
+    check(work(ith, nth))
+
+
+_default: Dict[int, Backend] = {}
+_guard = threading.Lock()
+
+
+def cpu(backend: Optional[Backend] = None, threads: int = 1) -> Backend:
+    """The backend given, or a shared one of the best tier with that many threads."""
+    if backend is not None:
+        return backend
+    with _guard:
+        if threads not in _default:
+            _default[threads] = Backend("auto", threads)
+        return _default[threads]
+
+
+# ---- CUDA -------------------------------------------------------------------------------------
+
+
+class Cuda:
+    """The CUDA kernels, loaded into the primary context of a device. Made by ``cuda(device)``."""
+
+    def __init__(self, index: int) -> None:
+        self.index = index
+        _start_torch(index)
+        handle = ctypes.c_void_p()
+        before = _current_context()
+        check(lib.tamis_cuda_create_on(index, ctypes.addressof(handle), error_address()))
+        self.handle = handle.value
+        self.context = _current_context()
+        if before and before != self.context:
+            _set_context(before)
+
+    def run(self, call: Callable[..., int], *arguments: Any) -> None:
+        """Makes a call with this thread's context set to the kernels' own."""
+        current = _current_context()
+        if current == self.context:
+            check(call(*arguments, error_address()))
+            return
+        _set_context(self.context)
+        try:
+            check(call(*arguments, error_address()))
+        finally:
+            if current:
+                _set_context(current)
+
+    @property
+    def result(self) -> str:
+        """The name of the driver's last error on these kernels; "" when there was none."""
+        code = lib.tamis_cuda_result(self.handle)
+        text: bytes = lib.tamis_cuda_result_text(self.handle, code)
+        return text.decode() if code else ""
+
+
+def _start_torch(index: int) -> None:
+    torch: Any = sys.modules.get("torch")
+    if torch is not None and torch.cuda.is_available():
+        torch.cuda.init()
+        with torch.cuda.device(index):
+            torch.cuda.current_stream().synchronize()
+
+
+_driver: Optional[ctypes.CDLL] = None
+
+
+def _open_driver() -> ctypes.CDLL:
+    global _driver
+    if _driver is None:
+        try:
+            driver = ctypes.CDLL("libcuda.so.1")
+        except OSError:
+            raise CudaError("driver", "libcuda.so.1", "none") from None
+        driver.cuCtxGetCurrent.argtypes = [ctypes.c_void_p]
+        driver.cuCtxSetCurrent.argtypes = [ctypes.c_void_p]
+        _driver = driver
+    return _driver
+
+
+def _current_context() -> Optional[int]:
+    context = ctypes.c_void_p()
+    code = _open_driver().cuCtxGetCurrent(ctypes.addressof(context))
+    return context.value if code == 0 else None
+
+
+def _set_context(context: Optional[int]) -> None:
+    code = _open_driver().cuCtxSetCurrent(context)
+    if code != 0:
+        raise CudaError("context", "one that can be made current", f"CUresult {code}")
+
+
+_cuda: Dict[int, Cuda] = {}
+
+
+def cuda(device: Device) -> Cuda:
+    """The kernels on a device: loaded by the first call, which is not to be in a capture."""
+    found = _cuda.get(device.index)
+    if found is None:
+        with _guard:
+            found = _cuda.get(device.index)
+            if found is None:
+                found = _cuda[device.index] = Cuda(device.index)
+    return found
+
+
+class CudaDevice:
+    """A GPU of this machine."""
+
+    def __init__(self, entry: _abi.CudaDeviceStruct) -> None:
+        self.name = entry.name.decode("utf-8", "replace")
+        self.capability = (entry.major, entry.minor)
+        self.multiprocessors = entry.multiprocessors
+        self.supported = bool(entry.supported)
+        self.memory_bytes = entry.memory_bytes
+
+    def __repr__(self) -> str:
+        return f"CudaDevice({self.name!r}, capability={self.capability})"
+
+
+def cuda_devices() -> List[CudaDevice]:
+    """The GPUs of this machine; none also without a driver."""
+    count = lib.tamis_cuda_devices(None, 0)
+    entries = (_abi.CudaDeviceStruct * max(count, 1))()
+    count = min(count, lib.tamis_cuda_devices(ctypes.addressof(entries), count))
+    return [CudaDevice(entries[i]) for i in range(count)]
+
+
+def cuda_built() -> int:
+    """The CUDA version of the kernels in this build, 1000 * major + 10 * minor; 0: none."""
+    return int(lib.tamis_cuda_built())
+
+
+def tiers() -> Dict[str, bool]:
+    """CPU tiers of this build, lowest first, and whether this machine runs them."""
+    out: Dict[str, bool] = {}
+    supported = ctypes.c_int32()
+    for i in range(16):
+        name = lib.tamis_tier_name(i, ctypes.addressof(supported))
+        if name is None:
+            break
+        out[name.decode()] = bool(supported.value)
+    return out
