@@ -54,6 +54,19 @@ int stage_number(const char *name) {
     return -1;
 }
 
+int trial_stage(const trial *t) {
+    static stage_call *const calls[STAGE_COUNT] = {
+#define CALL_NAME(name) call_##name,
+        TAMIS_STAGE_LIST(CALL_NAME)
+#undef CALL_NAME
+    };
+    for (int i = 0; i < STAGE_COUNT; i++)
+        if (t->phases[0] == calls[i])
+            return i;
+    REQUIRE(0, "test: a trial of no stage");
+    return -1;
+}
+
 tamis_status device_queue(const test_device *device, int stage, const stage_args *args,
                           tamis_error *error) {
     switch (stage) {

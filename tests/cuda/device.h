@@ -35,6 +35,8 @@ enum {
         STAGE_COUNT
 };
 int stage_number(const char *name);
+/* The stage whose public call a trial is. */
+int trial_stage(const trial *t);
 
 typedef struct mirror {
     const test_device *device;

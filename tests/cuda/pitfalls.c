@@ -16,23 +16,10 @@ static test_device device;
 
 /* ---- trials on the device ---- */
 
-static int stage_of(const trial *t) {
-    static stage_call *const calls[STAGE_COUNT] = {
-#define CALL_NAME(name) call_##name,
-        TAMIS_STAGE_LIST(CALL_NAME)
-#undef CALL_NAME
-    };
-    for (int i = 0; i < STAGE_COUNT; i++)
-        if (t->phases[0] == calls[i])
-            return i;
-    REQUIRE(0, "test: a trial of no stage");
-    return -1;
-}
-
 /* By turns as a call and as a captured graph. */
 static void on_device(const trial *t) {
     static int turn;
-    int number = stage_of(t);
+    int number = trial_stage(t);
     mirror m;
     mirror_new(&m, &device, t, number, 0);
     if (turn++ % 2) {

@@ -9,7 +9,7 @@
 #include "oracle.h"
 #include "require.h"
 
-const placement level_plain = {.layout = TAMIS_K_MXFP4_PAGE};
+placement level_plain = {.layout = TAMIS_K_MXFP4_PAGE};
 const slicing level_whole = {.nth = 1, .poison = 0xA5};
 
 static results finish(trial *t, const tamis_backend *backend, slicing how) {

@@ -41,8 +41,8 @@ results level_dense(const tamis_backend *backend, const scene *s, level l, block
 results oracle_source(const scene *s, level l);
 results oracle_consumer(const scene *s, level l, block_lists lists);
 
-/* Plain settings: PAGE, tight, one slice. */
-extern const placement level_plain;
+/* Plain settings: PAGE, tight, one slice. A program may run the same tests over another layout. */
+extern placement level_plain;
 extern const slicing level_whole;
 
 /* Requires that the arrays present in both are equal, naming row and rank. */

@@ -2,144 +2,156 @@
 /*
  * compose.c: mqa_logits | block_max | publish | topk is the source, and expand | sparse_mqa_logits
  * | topk the consumer, at every start ks: the public stages and the fused levels may not drift
- * apart.
+ * apart. Every stage is a trial of its own, which gets what the one before wrote.
  */
 #include "compose.h"
 
-#include <stdlib.h>
+#include <stddef.h>
 
 #include "levels.h"
 #include "require.h"
 
-static void *memory(int64_t count, int64_t size) {
-    void *fresh = calloc((size_t)count + 1, (size_t)size);
-    REQUIRE(fresh, "out of memory");
-    return fresh;
+enum { FIRST = 0, SECOND = 1, THIRD = 2 }; /* outputs of a trial */
+
+static results run(trial *t, stage_call *call, const tamis_backend *backend) {
+    t->phases[0] = call;
+    trial_run(t, backend, level_whole);
+    results r = trial_results(t);
+    trial_free(t);
+    return r;
 }
 
-static results selection_results(const scene *s, level l, tamis_selection *out, int32_t *blocks,
-                                 int32_t *block_counts) {
-    results r = {{NULL}, {0}};
-    out->topk = l.topk;
-    out->positions_stride = out->scores_stride = l.topk;
-    r.bytes[LEVEL_POSITIONS] = memory(s->rows * l.topk, 4);
-    r.bytes[LEVEL_SCORES] = memory(s->rows * l.topk, 4);
-    r.bytes[LEVEL_COUNTS] = memory(s->rows, 4);
-    r.size[LEVEL_POSITIONS] = r.size[LEVEL_SCORES] = s->rows * l.topk * 4;
-    r.size[LEVEL_COUNTS] = s->rows * 4;
-    out->positions = (int32_t *)(void *)r.bytes[LEVEL_POSITIONS];
-    out->scores = (float *)(void *)r.bytes[LEVEL_SCORES];
-    out->counts = (int32_t *)(void *)r.bytes[LEVEL_COUNTS];
-    if (blocks) {
-        r.bytes[LEVEL_BLOCKS] = (uint8_t *)blocks;
-        r.bytes[LEVEL_BLOCK_COUNTS] = (uint8_t *)block_counts;
-        r.size[LEVEL_BLOCKS] = s->rows * l.topk_blocks * 4;
-        r.size[LEVEL_BLOCK_COUNTS] = s->rows * 4;
+static results scores_of(const tamis_backend *backend, const scene *s, level l, int64_t columns) {
+    trial t;
+    trial_new(&t, &level_plain);
+    tamis_mqa_logits_args *a = &t.args.mqa_logits;
+    tamis_mqa_logits_args_default(a);
+    a->numerics = l.numerics;
+    trial_scene(&t, s, &a->k, &a->rows, &a->query);
+    a->logits_type = TAMIS_F32;
+    a->columns = columns;
+    a->logits = trial_output(&t, FIRST, "logits", s->rows, 1, columns, 4, &a->logits_stride, NULL);
+    return run(&t, call_mqa_logits, backend);
+}
+
+static results maxima_of(const tamis_backend *backend, const scene *s, level l, int64_t columns,
+                         const results *scores) {
+    trial t;
+    trial_new(&t, &level_plain);
+    tamis_block_max_args *a = &t.args.block_max;
+    tamis_block_max_args_default(a);
+    a->block_size = l.block_size;
+    a->logits_type = TAMIS_F32;
+    trial_intervals(&t, s, &a->rows);
+    a->logits =
+        trial_input(&t, scores->bytes[FIRST], s->rows, 1, columns, 4, &a->logits_stride, NULL);
+    a->block_max =
+        trial_output(&t, FIRST, "block maxima", s->rows, 1,
+                     (columns + l.block_size - 1) / l.block_size, 4, &a->block_max_stride, NULL);
+    return run(&t, call_block_max, backend);
+}
+
+static results blocks_of(const tamis_backend *backend, const scene *s, level l, int64_t columns,
+                         const results *maxima) {
+    trial t;
+    trial_new(&t, &level_plain);
+    tamis_publish_args *a = &t.args.publish;
+    tamis_publish_args_default(a);
+    a->block_size = l.block_size;
+    a->topk_blocks = l.topk_blocks;
+    trial_intervals(&t, s, &a->rows);
+    a->block_max =
+        trial_input(&t, maxima->bytes[FIRST], s->rows, 1,
+                    (columns + l.block_size - 1) / l.block_size, 4, &a->block_max_stride, NULL);
+    a->blocks =
+        trial_output(&t, FIRST, "blocks", s->rows, 1, l.topk_blocks, 4, &a->blocks_stride, NULL);
+    a->counts = trial_counts(&t, 0, SECOND, "counts", s->rows);
+    return run(&t, call_publish, backend);
+}
+
+/* A topk whose columns are positions, or, with expanded blocks, those of the blocks. */
+static results selection_of(const tamis_backend *backend, const scene *s, level l, int64_t width,
+                            const results *scores, const results *expanded) {
+    enum { NO_SLOTS = 2 };
+    placement where = level_plain;
+    trial t;
+    where.omit = NO_SLOTS;
+    trial_new(&t, &where);
+    tamis_topk_args *a = &t.args.topk;
+    tamis_topk_args_default(a);
+    a->logits_type = TAMIS_F32;
+    trial_intervals(&t, s, &a->rows);
+    a->width = width;
+    a->logits =
+        trial_input(&t, scores->bytes[FIRST], s->rows, 1, width, 4, &a->logits_stride, NULL);
+    if (expanded) {
+        a->block_size = l.block_size;
+        a->blocks = trial_input(&t, expanded->bytes[FIRST], s->rows, 1, width / l.block_size, 4,
+                                &a->blocks_stride, NULL);
+        a->columns = trial_vector(&t, expanded->bytes[THIRD], s->rows, 4);
     }
-    return r;
+    trial_selection(&t, s->rows, l.topk, &a->selection);
+    return run(&t, call_topk, backend);
 }
 
 static results source_by_stages(const tamis_backend *backend, const scene *s, level l) {
-    tamis_error error;
+    int64_t columns = scene_longest(s);
+    results scores = scores_of(backend, s, l, columns);
+    results maxima = maxima_of(backend, s, l, columns, &scores);
+    results blocks = blocks_of(backend, s, l, columns, &maxima);
+    results r = selection_of(backend, s, l, columns, &scores, NULL);
+    r.bytes[LEVEL_BLOCKS] = blocks.bytes[FIRST];
+    r.size[LEVEL_BLOCKS] = blocks.size[FIRST];
+    r.bytes[LEVEL_BLOCK_COUNTS] = blocks.bytes[SECOND];
+    r.size[LEVEL_BLOCK_COUNTS] = blocks.size[SECOND];
+    results_free(&scores);
+    results_free(&maxima);
+    return r;
+}
+
+static results expanded_of(const tamis_backend *backend, const scene *s, level l,
+                           const int32_t *ids) {
     trial t;
     trial_new(&t, &level_plain);
-    int64_t columns = scene_longest(s), most = (columns + l.block_size - 1) / l.block_size;
-    float *logits = memory(s->rows * columns, 4), *best = memory(s->rows * most, 4);
+    tamis_expand_args *a = &t.args.expand;
+    tamis_expand_args_default(a);
+    a->candidate_size = a->block_size = l.block_size;
+    trial_intervals(&t, s, &a->rows);
+    a->width = l.topk_blocks;
+    a->candidates = trial_input(&t, ids, s->rows, 1, a->width, 4, &a->candidates_stride, NULL);
+    a->blocks = trial_output(&t, FIRST, "blocks", s->rows, 1, a->width, 4, &a->blocks_stride, NULL);
+    a->counts = trial_counts(&t, 0, SECOND, "counts", s->rows);
+    a->columns = trial_counts(&t, 0, THIRD, "columns", s->rows);
+    return run(&t, call_expand, backend);
+}
 
-    tamis_mqa_logits_args score;
-    tamis_mqa_logits_args_default(&score);
-    score.numerics = l.numerics;
-    trial_scene(&t, s, &score.k, &score.rows, &score.query);
-    score.logits_type = TAMIS_F32;
-    score.logits = logits;
-    score.columns = score.logits_stride = columns;
-    REQUIRE_OK(tamis_mqa_logits(backend, &score, 0, 1, &error), error);
-
-    tamis_block_max_args max;
-    tamis_block_max_args_default(&max);
-    max.block_size = l.block_size;
-    max.logits_type = TAMIS_F32;
-    trial_intervals(&t, s, &max.rows);
-    max.logits = logits;
-    max.logits_stride = columns;
-    max.block_max = best;
-    max.block_max_stride = most;
-    REQUIRE_OK(tamis_block_max(backend, &max, 0, 1, &error), error);
-
-    tamis_publish_args publish;
-    tamis_publish_args_default(&publish);
-    publish.block_size = l.block_size;
-    publish.topk_blocks = l.topk_blocks;
-    publish.rows = max.rows;
-    publish.block_max = best;
-    publish.block_max_stride = most;
-    publish.blocks = memory(s->rows * l.topk_blocks, 4);
-    publish.blocks_stride = l.topk_blocks;
-    publish.counts = memory(s->rows, 4);
-    REQUIRE_OK(tamis_publish(backend, &publish, 0, 1, &error), error);
-
-    tamis_topk_args topk;
-    tamis_topk_args_default(&topk);
-    topk.logits_type = TAMIS_F32;
-    topk.rows = max.rows;
-    topk.logits = logits;
-    topk.logits_stride = topk.width = columns;
-    results r = selection_results(s, l, &topk.selection, publish.blocks, publish.counts);
-    REQUIRE_OK(tamis_topk(backend, &topk, 0, 1, &error), error);
-    free(logits);
-    free(best);
-    trial_free(&t);
-    return r;
+static results listed_scores_of(const tamis_backend *backend, const scene *s, level l,
+                                const results *expanded) {
+    trial t;
+    trial_new(&t, &level_plain);
+    tamis_sparse_mqa_logits_args *a = &t.args.sparse_mqa_logits;
+    tamis_sparse_mqa_logits_args_default(a);
+    a->numerics = l.numerics;
+    trial_scene(&t, s, &a->k, &a->rows, &a->query);
+    a->block_size = l.block_size;
+    a->logits_type = TAMIS_F32;
+    a->width = l.topk_blocks;
+    a->blocks =
+        trial_input(&t, expanded->bytes[FIRST], s->rows, 1, a->width, 4, &a->blocks_stride, NULL);
+    a->counts = trial_vector(&t, expanded->bytes[SECOND], s->rows, 4);
+    a->logits = trial_output(&t, FIRST, "logits", s->rows, 1, a->width * l.block_size, 4,
+                             &a->logits_stride, NULL);
+    return run(&t, call_sparse_mqa_logits, backend);
 }
 
 static results consumer_by_stages(const tamis_backend *backend, const scene *s, level l,
                                   const int32_t *ids) {
-    tamis_error error;
-    trial t;
-    trial_new(&t, &level_plain);
-    int64_t width = l.topk_blocks, columns = width * l.block_size;
-
-    tamis_expand_args expand;
-    tamis_expand_args_default(&expand);
-    expand.candidate_size = expand.block_size = l.block_size;
-    trial_intervals(&t, s, &expand.rows);
-    expand.candidates = ids;
-    expand.width = expand.candidates_stride = expand.blocks_stride = width;
-    expand.blocks = memory(s->rows * width, 4);
-    expand.counts = memory(s->rows, 4);
-    expand.columns = memory(s->rows, 4);
-    REQUIRE_OK(tamis_expand(backend, &expand, 0, 1, &error), error);
-
-    tamis_sparse_mqa_logits_args score;
-    tamis_sparse_mqa_logits_args_default(&score);
-    score.numerics = l.numerics;
-    trial_scene(&t, s, &score.k, &score.rows, &score.query);
-    score.block_size = l.block_size;
-    score.logits_type = TAMIS_F32;
-    score.blocks = expand.blocks;
-    score.width = score.blocks_stride = width;
-    score.counts = expand.counts;
-    score.logits = memory(s->rows * columns, 4);
-    score.logits_stride = columns;
-    REQUIRE_OK(tamis_sparse_mqa_logits(backend, &score, 0, 1, &error), error);
-
-    tamis_topk_args topk;
-    tamis_topk_args_default(&topk);
-    topk.logits_type = TAMIS_F32;
-    topk.block_size = l.block_size;
-    topk.rows = expand.rows;
-    topk.logits = score.logits;
-    topk.logits_stride = topk.width = columns;
-    topk.columns = expand.columns;
-    topk.blocks = expand.blocks;
-    topk.blocks_stride = width;
-    results r = selection_results(s, l, &topk.selection, NULL, NULL);
-    REQUIRE_OK(tamis_topk(backend, &topk, 0, 1, &error), error);
-    free(expand.blocks);
-    free(expand.counts);
-    free(expand.columns);
-    free(score.logits);
-    trial_free(&t);
+    int64_t columns = (int64_t)l.topk_blocks * l.block_size;
+    results expanded = expanded_of(backend, s, l, ids);
+    results scores = listed_scores_of(backend, s, l, &expanded);
+    results r = selection_of(backend, s, l, columns, &scores, &expanded);
+    results_free(&expanded);
+    results_free(&scores);
     return r;
 }
 

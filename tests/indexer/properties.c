@@ -2,6 +2,7 @@
 /*
  * properties.c: what must hold between the two levels, whatever the numbers. Most scenes are 4 x
  * 64, since geometry is the harness's matter; the pool is the released one where its size matters.
+ * Every call is a trial, so that a program can run them on another backend (tests/cuda/indexer.c).
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -11,8 +12,8 @@
 #include "lengths.h"
 #include "levels.h"
 #include "oracle.h"
+#include "properties.h"
 #include "require.h"
-#include "suite.h"
 
 static const level released = {TAMIS_NUMERICS_EXACT, 8, 512, 2048};
 static const level small = {TAMIS_NUMERICS_EXACT, 8, 24, 5};
@@ -342,12 +343,9 @@ static void newest_block_is_published(const tamis_backend *backend) {
     }
 }
 
-static const suite_test tests[] = {
+const suite_test indexer_properties[] = {
 #define PROPERTY(name) {#name, name},
 #include "properties.inc"
 #undef PROPERTY
 };
-
-int main(int argc, char **argv) {
-    return suite_main(argc, argv, tests, (int)(sizeof tests / sizeof *tests));
-}
+const int indexer_property_count = (int)(sizeof indexer_properties / sizeof *indexer_properties);
