@@ -1,7 +1,8 @@
 #!/bin/sh
 # SPDX-License-Identifier: MIT
-# gpu-test.sh [BUILD_DIR]: builds for this machine's GPU, holds every CUDA stage to the CPU's ref, and
-# runs compute-sanitizer's four tools over a part of the cases. Prints a table and one closing line.
+# gpu-test.sh [BUILD_DIR]: builds for this machine's GPU, holds every CUDA stage to the CPU's ref, does
+# so for a part of the cases with a build of PTX for 8.0 alone, and runs compute-sanitizer's four tools
+# over a part of the cases. Prints a table and one closing line.
 # Without a GPU or nvcc it says SKIPPED and why, and succeeds. Needs no network: packages that the
 # machine lacks come from .carry/ (tools/gpu-pack.sh).
 set -eu
@@ -38,12 +39,20 @@ cmake -S "$root" -B "$build" -G Ninja -DTAMIS_CUDA=on >"$build.log" 2>&1 || {
 }
 rm -f "$build.log"
 started=$(date +%s)
-cmake --build "$build" -j "$jobs" --target gpu_harness gpu_hostile gpu_properties \
-    gpu_plan_same gpu_plan_guard gpu_pitfalls tamis_command >"$build/build.txt" 2>&1 || {
+cmake --build "$build" -j "$jobs" --target gpu_harness gpu_hostile gpu_properties gpu_indexer \
+    gpu_plan_same gpu_plan_guard gpu_pitfalls gpu_runtime tamis_command >"$build/build.txt" 2>&1 || {
     tail -n 40 "$build/build.txt"
     exit 1
 }
 echo "built in $(($(date +%s) - started)) s"
+
+# The code of 8.0, as PTX that the driver compiles for this GPU: its machine code would not run here.
+portable=$build/portable
+mkdir -p "$portable"
+(cmake -S "$root" -B "$portable" -G Ninja -DTAMIS_CUDA=on -DTAMIS_CUDA_ARCHS=80-virtual \
+    -DTAMIS_BUILD_COMMAND=off && cmake --build "$portable" -j "$jobs" --target gpu_harness \
+    gpu_plan_same gpu_plan_guard) >"$portable/build.txt" 2>&1 &
+portable_build=$!
 
 status=0
 "$root/tools/run-tests.sh" "$build" -L '^gpu$' -j 8 >"$build/tests.txt" 2>&1 || status=1
@@ -55,6 +64,41 @@ tests=$(tail -n 1 "$build/tests.txt")
 for program in live_length errors; do
     "$build/tests/cuda/gpu_properties" "$program" || status=1
 done
+
+run_portable() {
+    if ! wait $portable_build; then
+        tail -n 40 "$portable/build.txt"
+        echo "portable: FAILED to build"
+        status=1
+        portable_says=", no PTX of 8.0"
+        return
+    fi
+    export CUDA_CACHE_PATH="$portable/jit"
+    begun=$(date +%s)
+    "$portable/tests/cuda/gpu_harness" block_max few >/dev/null || true # compiles, once for all
+    echo "portable: the driver took $(($(date +%s) - begun)) s for the PTX"
+    for name in $stages pages routes released stamps graph; do
+        case $name in
+        pages | routes | released) echo "gpu_plan_same $name" ;;
+        stamps | graph) echo "gpu_plan_guard $name" ;;
+        *) echo "gpu_harness $name few" ;;
+        esac
+    done >"$portable/programs"
+    xargs -P 8 -I@ sh -c "set -- @; timeout 120 '$portable/tests/cuda/'@ >'$portable/'\$2.txt 2>&1 || echo \$2" \
+        <"$portable/programs" >"$portable/failed"
+    unset CUDA_CACHE_PATH
+    if [ -s "$portable/failed" ]; then
+        status=1
+        echo "portable: FAILED: $(tr '\n' ' ' <"$portable/failed")"
+        head -n 30 "$portable/$(head -n 1 "$portable/failed").txt"
+        portable_says=", PTX of 8.0 failed"
+    else
+        echo "portable: $(wc -l <"$portable/programs") programs of PTX for 8.0 pass"
+        portable_says=", PTX of 8.0 too"
+    fi
+}
+portable_says=
+run_portable
 
 # One tool over every stage, several at once. A machine may refuse the tools: that is said, not hidden.
 sanitize() {
@@ -98,5 +142,5 @@ fi
 
 verdict=green
 [ $status -eq 0 ] || verdict=FAILED
-echo "test-gpu: $verdict: $tests$sanitized, $(($(date +%s) - started)) s"
+echo "test-gpu: $verdict: $tests$portable_says$sanitized, $(($(date +%s) - started)) s"
 exit $status
