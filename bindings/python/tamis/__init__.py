@@ -11,26 +11,38 @@ is copied, and torch is never imported here. Calls release the GIL.
 
 from __future__ import annotations
 
-from . import arrays, errors, mxfp4, safetensors, traces, views
+from . import arrays, errors, mxfp4, reference, safetensors, stages, traces, views
+from ._backend import Backend, cuda_built, cuda_devices, tiers
 from ._library import version as _version
+from .check import Report, check
 from .errors import Error
 from .model import Model, Role, visible
+from .run import run
 from .views import KCache, Query, Rows, Selection
 
 __version__ = _version()
 
 __all__ = [
+    "Backend",
     "Error",
     "KCache",
     "Model",
     "Query",
+    "Report",
     "Role",
     "Rows",
     "Selection",
     "arrays",
+    "check",
+    "cuda_built",
+    "cuda_devices",
     "errors",
     "mxfp4",
+    "reference",
+    "run",
     "safetensors",
+    "stages",
+    "tiers",
     "traces",
     "views",
     "visible",

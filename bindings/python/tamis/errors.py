@@ -149,7 +149,7 @@ def from_struct(error: _abi.ErrorStruct) -> Error:
     """The exception of what a failed call left behind."""
     cls = BY_STATUS.get(error.status, Error)
     return cls(
-        error.argument.decode("utf-8", "replace"),
+        error.argument.decode("utf-8", "replace").replace("args.", "", 1),
         error.required.decode("utf-8", "replace"),
         error.found.decode("utf-8", "replace"),
     )

@@ -15,8 +15,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from ..traces import Result, Trace, TraceLayer
 from . import ranks, verdict
-from .engine import Engine, LayerView, ResultView, TraceView
+from .engine import Engine
 
 SLOW_ROWS = 8  # rows of a list that the slow classes are tried on
 
@@ -25,27 +26,27 @@ class Judge:
     """Of one result, or of none: then every call does nothing."""
 
     def __init__(
-        self, trace: TraceView, result: ResultView | None, engine: Engine, plain: Engine, keep: int
+        self, trace: Trace, result: Result | None, engine: Engine, plain: Engine, keep: int
     ) -> None:
         self._trace, self._result = trace, result
         self._fast, self._plain, self._keep = engine, plain, keep
-        self._topk = int(trace.model["index_topk"])
-        self._size = int(trace.model.get("candidate_block_size") or 0)
-        self._width = int(trace.model.get("candidate_topk_blocks") or 0)
+        self._topk = trace.model.index_topk
+        self._size = trace.model.candidate_block_size
+        self._width = trace.model.candidate_topk_blocks
         self._tallies: dict[str, verdict.Tally] = {}
         self._slow_left: dict[str, int] = {}
         self._notes = verdict.Notes()
-        self._source: LayerView | None = None
+        self._source: TraceLayer | None = None
 
-    def begin(self, layer: LayerView) -> None:
+    def begin(self, layer: TraceLayer) -> None:
         self._notes = verdict.Notes()
-        if layer.role == "source":
+        if layer.role.role == "source":
             self._source = layer
 
     # ---- one list of one row -----------------------------------------------------------------
 
     def full(
-        self, layer: LayerView, row: int, keys: ranks.Keys, expected: ranks.Positions
+        self, layer: TraceLayer, row: int, keys: ranks.Keys, expected: ranks.Positions
     ) -> None:
         found = self._found(layer, row)
         if found is None:
@@ -54,10 +55,11 @@ class Judge:
         difference = verdict.compare(found, expected, keys)
         self._explain(name, difference, partial(self._selects_full, layer, row, found))
         self._notes.look(difference, found, expected, int(layer.ks[row]), None)
+        difference = self._counted(layer, row, difference, len(expected))
         self._note(name, row, difference, len(expected), False)
 
     def blocks(
-        self, layer: LayerView, row: int, keys: ranks.Keys, expected: ranks.Positions
+        self, layer: TraceLayer, row: int, keys: ranks.Keys, expected: ranks.Positions
     ) -> None:
         found = self._their_blocks(row)
         if found is None:
@@ -70,7 +72,7 @@ class Judge:
 
     def consumer(
         self,
-        layer: LayerView,
+        layer: TraceLayer,
         row: int,
         keys: ranks.Keys,
         expected: ranks.Positions,
@@ -91,11 +93,12 @@ class Judge:
         sets = [blocks] + ([theirs] if other and theirs is not None else [])
         self._explain(name, difference, partial(self._consumes, layer, row, found, sets))
         self._notes.look(difference, found, expected, int(layer.ks[row]), full)
+        difference = self._counted(layer, row, difference, len(expected))
         self._note(name, row, difference, len(expected), followed)
 
     # ---- what the result holds ---------------------------------------------------------------
 
-    def _found(self, layer: LayerView, row: int) -> NDArray[np.int64] | None:
+    def _found(self, layer: TraceLayer, row: int) -> NDArray[np.int64] | None:
         if self._result is None or layer.layer not in self._result.selected:
             return None
         return self._result.selected[layer.layer][row].astype(np.int64)
@@ -104,6 +107,16 @@ class Judge:
         if self._result is None or self._result.blocks is None:
             return None
         return self._result.blocks[row].astype(np.int64)
+
+    def _counted(
+        self, layer: TraceLayer, row: int, difference: verdict.Difference | None, expected: int
+    ) -> verdict.Difference | None:
+        """A list that is right but for its count.<layer> is wrong for it."""
+        counts = self._result.counts.get(layer.layer) if self._result else None
+        wrong = verdict.VERDICTS.index(verdict.WRONG)
+        if counts is None or int(counts[row]) == expected or verdict.rank_of(difference) == wrong:
+            return difference
+        return verdict.wrong_count_tensor(expected, int(counts[row]))
 
     def _note(
         self, name: str, row: int, difference: verdict.Difference | None, expected: int, own: bool
@@ -134,19 +147,19 @@ class Judge:
         classes = verdict.CLASSES if left > 0 else ("bf16",)
         verdict.explain_by_class(difference, [(c, partial(selects, c)) for c in classes])
 
-    def _keys(self, layer: LayerView, row: int, numerics: str) -> ranks.Keys:
+    def _keys(self, layer: TraceLayer, row: int, numerics: str) -> ranks.Keys:
         visible = max(0, int(layer.ke[row] - layer.ks[row]))
         scores = self._engine_of(numerics).scores(layer, row, row + 1, numerics)[0, :visible]
         return ranks.score_keys(scores)
 
     def _selects_full(
-        self, layer: LayerView, row: int, found: NDArray[np.int64], numerics: str
+        self, layer: TraceLayer, row: int, found: NDArray[np.int64], numerics: str
     ) -> bool:
         keys = self._keys(layer, row, numerics)
         return verdict.agrees(verdict.compare(found, ranks.best(keys, self._topk), keys))
 
     def _publishes(
-        self, layer: LayerView, row: int, found: NDArray[np.int64], numerics: str
+        self, layer: TraceLayer, row: int, found: NDArray[np.int64], numerics: str
     ) -> bool:
         keys = self._keys(layer, row, numerics)
         chosen, _ = ranks.publish(keys, self._size, self._width)
@@ -155,7 +168,7 @@ class Judge:
 
     def _consumes(
         self,
-        layer: LayerView,
+        layer: TraceLayer,
         row: int,
         found: NDArray[np.int64],
         sets: list[ranks.Positions],

@@ -15,8 +15,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from ..traces import Trace, TraceLayer
 from . import meters, ranks
-from .engine import Engine, LayerView, TraceView
+from .engine import Engine
 from .judge import Judge
 
 TILE_BYTES = 32 << 20  # of scores; the keys of a row and a few masks come on top
@@ -43,7 +44,7 @@ def choose_runs(rows: int, limit: int) -> list[tuple[int, int]]:
 class RowSet:
     """The rows that are measured, and where each stands among them."""
 
-    def __init__(self, trace: TraceView, limit: int) -> None:
+    def __init__(self, trace: Trace, limit: int) -> None:
         self.runs = choose_runs(trace.rows, limit)
         self.rows = np.concatenate([np.arange(*run) for run in self.runs] or [np.arange(0)])
         self.request = trace.request[self.rows]
@@ -52,7 +53,7 @@ class RowSet:
     def __len__(self) -> int:
         return len(self.rows)
 
-    def tiles(self, layer: LayerView) -> Iterator[tuple[int, int, int]]:
+    def tiles(self, layer: TraceLayer) -> Iterator[tuple[int, int, int]]:
         """(place among the measured rows, first row, row past the last) of each tile."""
         place = 0
         for first, last in self.runs:
@@ -81,14 +82,13 @@ class Pass:
     """The walk over layers and rows, with what it needs at hand."""
 
     def __init__(
-        self, trace: TraceView, engine: Engine, rows: RowSet, judge: Judge, progress: Progress
+        self, trace: Trace, engine: Engine, rows: RowSet, judge: Judge, progress: Progress
     ) -> None:
         self.trace, self.engine, self.rows, self.judge = trace, engine, rows, judge
-        self.model = trace.model
-        self.topk = int(trace.model["index_topk"])
-        self.size = int(trace.model.get("candidate_block_size") or 0)
-        self.width = int(trace.model.get("candidate_topk_blocks") or 0)
-        self.present = [layer for layer in trace.layers if layer.present]
+        self.topk = trace.model.index_topk
+        self.size = trace.model.candidate_block_size
+        self.width = trace.model.candidate_topk_blocks
+        self.present = trace.present
         self.blocks: list[ranks.Positions] | None = None
         self.k_spans: dict[int, NDArray[np.int64]] = {}
         self._progress, self._done = progress, 0
@@ -97,52 +97,54 @@ class Pass:
         maps = len(self.present) + (self.size > 0)
         return meters.Heat(len(self.rows), places, *heat_size(maps, len(self.rows)))
 
-    def step(self, layer: LayerView, rows: int) -> None:
+    def step(self, layer: TraceLayer, rows: int) -> None:
         self._done += rows
         total = len(self.rows) * len(self.present)
         self._progress(f"layer {layer.layer}", self._done / max(total, 1))
 
-    def _blocks_of(self, place: int, row: int, visible: int) -> ranks.Positions:
-        """What a consumer may select in: made here, or the trace's own, or everything."""
+    def _blocks_of(self, place: int, row: int) -> ranks.Positions:
+        """What a consumer may select in: made here, or the trace's own."""
         if self.blocks is not None:
             return self.blocks[place]
-        if self.trace.blocks is not None:
-            return np.asarray(self.trace.blocks[row], np.int64)
-        return np.arange(-(-visible // self.size))
+        return np.asarray(self.trace.blocks[row], np.int64)
 
     def run(self) -> dict[str, Any]:
         layers, blocks = [], None
         for layer in self.trace.layers:
             entry: dict[str, Any] = {
                 "layer": layer.layer,
-                "role": layer.role,
-                "ratio": layer.ratio,
-                "k_owner": layer.k_owner,
-                "source": layer.source,
+                "role": layer.role.role,
+                "ratio": layer.role.ratio,
+                "k_owner": layer.role.k_owner,
+                "source": layer.role.source,
                 "present": layer.present,
             }
             if layer.present:
-                source = layer.role == "source"
+                source = layer.role.role == "source"
                 meter = meters.Blocks(self.heat(self._most_blocks(layer))) if source else None
                 entry |= self._layer(layer, meter)
                 if meter:
                     blocks = meter.data()
             layers.append(entry)
-        return {"layers": layers, "blocks": blocks}
+        return {
+            "layers": layers,
+            "blocks": blocks,
+            "widest": max((e["widest"] for e in layers if e["present"]), default=0),
+        }
 
-    def _widest(self, layer: LayerView) -> int:
+    def _widest(self, layer: TraceLayer) -> int:
         rows = self.rows.rows
         return int((layer.ke[rows] - layer.ks[rows]).max(initial=0))
 
-    def _most_blocks(self, layer: LayerView) -> int:
+    def _most_blocks(self, layer: TraceLayer) -> int:
         return -(-self._widest(layer) // self.size)
 
-    def _layer(self, layer: LayerView, published: meters.Blocks | None) -> dict[str, Any]:
+    def _layer(self, layer: TraceLayer, published: meters.Blocks | None) -> dict[str, Any]:
         meter = meters.Layer(self.topk, self.heat(self._widest(layer)))
-        if layer.k_owner not in self.k_spans:
-            self.k_spans = {layer.k_owner: meters.spans_of(layer.k_scales)}
-        spans = self.k_spans[layer.k_owner]
-        q_spans = meters.spans_of(layer.q_scales)
+        if layer.role.k_owner not in self.k_spans:
+            self.k_spans = {layer.role.k_owner: meters.spans_of(layer.k.scales)}
+        spans = self.k_spans[layer.role.k_owner]
+        q_spans = meters.spans_of(layer.query.scales)
         if published:
             self.blocks = []
         self.judge.begin(layer)
@@ -161,7 +163,7 @@ class Pass:
 
     def _row(
         self,
-        layer: LayerView,
+        layer: TraceLayer,
         meter: meters.Layer,
         published: meters.Blocks | None,
         place: int,
@@ -176,8 +178,8 @@ class Pass:
         row_span = -1 if (q_spans[row] < 0).any() else int(q_spans[row].max(initial=0))
         full = ranks.best(keys, self.topk)
         meter.all_scores.add(keys)
-        if layer.role == "consumer":
-            blocks = self._blocks_of(place, row, visible)
+        if layer.role.role == "consumer":
+            blocks = self._blocks_of(place, row)
             pool = ranks.pool_of(blocks, self.size, visible)
             inside = keys[pool]
             chosen = pool[ranks.best(inside, self.topk)]
@@ -195,17 +197,18 @@ class Pass:
         if published and self.blocks is not None:
             ids, cut = ranks.publish(keys, self.size, self.width)
             self.blocks.append(ids.astype(np.int32))
-            published.row(place, row, request, token, ids, cut)
+            published.row(place, row, request, token, -(-visible // self.size), ids, cut)
             self.judge.blocks(layer, row, keys, ids)
 
 
 def measure(
-    trace: TraceView, engine: Engine, judge: Judge, limit: int, progress: Progress
+    trace: Trace, engine: Engine, judge: Judge, limit: int, progress: Progress
 ) -> dict[str, Any]:
     """All layers of a trace, over at most `limit` rows."""
     rows = RowSet(trace, limit)
     data = Pass(trace, engine, rows, judge, progress).run()
     data["rows"] = {
+        "in_trace": trace.rows,
         "measured": len(rows),
         "runs": len(rows.runs),
         "row": rows.rows.tolist(),

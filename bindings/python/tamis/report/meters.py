@@ -111,12 +111,15 @@ class Heat:
         self._rows = rows
         self._cells = np.zeros((self.height, self.width), np.int64)
         self._count = np.zeros(self.height, np.int64)
+        self._places = places
+        self._frontier = np.zeros(self.height, np.int64)
 
     def line_of(self, index: int) -> int:
         return index * self.height // max(self._rows, 1)
 
-    def row(self, index: int, members: Positions) -> None:
+    def row(self, index: int, visible: int, members: Positions) -> None:
         line = self.line_of(index)
+        self._frontier[line] = max(self._frontier[line], visible)
         self._cells[line] += np.bincount(members // self.bin, minlength=self.width)
         self._count[line] += 1
 
@@ -133,6 +136,8 @@ class Heat:
             "bin": self.bin,
             "scale": scale,
             "most": top,
+            "places": self._places,
+            "frontier": self._frontier.tolist(),
         }
 
     def _whole(self) -> bool:
@@ -217,7 +222,7 @@ class Layer:
 
     def chose(self, index: int, request: int, token: int, visible: int, chosen: Positions) -> None:
         self.selected += len(chosen)
-        self.heat.row(index, chosen)
+        self.heat.row(index, visible, chosen)
         self.overlap.row(request, token, chosen)
         first = chosen < 128
         newest = ~first & (chosen >= visible - 1024)
@@ -268,11 +273,18 @@ class Blocks:
         self._runs: list[int] = []
 
     def row(
-        self, index: int, row: int, request: int, token: int, blocks: Positions, cut: Cut | None
+        self,
+        index: int,
+        row: int,
+        request: int,
+        token: int,
+        visible: int,
+        blocks: Positions,
+        cut: Cut | None,
     ) -> None:
         self.ties.row(row, cut)
         self.overlap.row(request, token, blocks)
-        self.heat.row(index, blocks)
+        self.heat.row(index, visible, blocks)
         self.count += len(blocks)
         if len(blocks):
             self._runs.append(1 + int(np.count_nonzero(np.diff(blocks) != 1)))

@@ -10,13 +10,13 @@ from __future__ import annotations
 import platform
 import statistics
 import time
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from .engine import Engine, LayerView, TraceView
+from ..traces import Trace, TraceLayer
+from .engine import Engine
 from .ranks import publish, score_keys
 
 TURNS = 7
@@ -37,89 +37,96 @@ def processor() -> str:
     return platform.processor() or platform.machine() or "unknown processor"
 
 
-def rows_to_time(trace: TraceView, layer: LayerView) -> tuple[int, int]:
+def rows_to_time(trace: Trace, layer: TraceLayer) -> tuple[int, int]:
     """Neighbouring rows that end with the row of the longest context."""
-    visible = np.asarray(layer.ke, np.int64) - layer.ks
+    visible = layer.visible
     last = int(trace.rows - 1 - np.argmax(visible[::-1]))
     count = max(1, min(MAX_ROWS, SCORES // max(int(visible[last]), 1)))
     first = last
-    while first > 0 and last - first + 1 < count and trace.request[first - 1] == trace.request[last]:
+    request = trace.request
+    while first > 0 and last - first + 1 < count and request[first - 1] == request[last]:
         first -= 1
     return first, last + 1
 
 
-def _turns(ways: dict[str, Callable[[], object]], rows: int) -> dict[str, dict[str, float]]:
-    """Nanoseconds a row of each way: the median of turns taken one way after another."""
-    seconds: dict[str, list[float]] = {name: [] for name in ways}
+def _turns(ways: dict[str, Any], rows: int) -> dict[str, dict[str, float]]:
+    """Nanoseconds a row of each prepared call: turns taken one way after another."""
+    taken: dict[str, list[float]] = {name: [] for name in ways}
     for _ in range(TURNS):
         for name, way in ways.items():
             start = time.perf_counter()
-            way()
-            seconds[name].append((time.perf_counter() - start) * 1e9 / rows)
-    return {
-        name: {"ns": statistics.median(v), "least": min(v), "most": max(v)}
-        for name, v in seconds.items()
-    }
+            way.run()
+            taken[name].append((time.perf_counter() - start) * 1e9 / rows)
+    out = {}
+    for name, values in taken.items():
+        low, median, high = statistics.quantiles(values, n=4)
+        out[name] = {"ns": median, "low": low, "high": high}
+    return out
 
 
 def _blocks_for(
-    trace: TraceView, engine: Engine, source: LayerView | None, layer: LayerView, rows: range
+    trace: Trace, engine: Engine, layer: TraceLayer, rows: range
 ) -> NDArray[np.int32]:
-    size = int(trace.model["candidate_block_size"])
-    width = int(trace.model["candidate_topk_blocks"])
+    """What the consumers read: published by the source here, or the trace's own."""
+    if trace.source is None:
+        return np.ascontiguousarray(trace.blocks[rows.start : rows.stop], np.int32)
+    size, width = trace.model.candidate_block_size, trace.model.candidate_topk_blocks
     table = np.full((len(rows), width), -1, np.int32)
     for i, row in enumerate(rows):
-        visible = max(0, int(layer.ke[row] - layer.ks[row]))
-        if source is not None:
-            keys = score_keys(engine.scores(source, row, row + 1)[0, :visible])
-            ids = publish(keys, size, width)[0]
-        elif trace.blocks is not None:
-            table[i] = trace.blocks[row]
-            continue
-        else:
-            ids = np.arange(-(-visible // size))
+        visible = max(0, int(layer.visible[row]))
+        keys = score_keys(engine.scores(trace.source, row, row + 1)[0, :visible])
+        ids = publish(keys, size, width)[0]
         table[i, : len(ids)] = ids
     return table
 
 
-def measure(trace: TraceView, engine: Engine) -> dict[str, Any] | None:
-    """Times of the candidate source (or a full layer) and of the consumers; None without rows."""
-    present = [layer for layer in trace.layers if layer.present]
-    if not trace.rows or not present:
-        return None
-    topk = int(trace.model["index_topk"])
-    size = int(trace.model.get("candidate_block_size") or 0)
-    width = int(trace.model.get("candidate_topk_blocks") or 0)
-    first, last = rows_to_time(trace, present[-1])
-    rows = range(first, last)
-    source = next((layer for layer in present if layer.role == "source"), None)
-    consumers = [layer for layer in present if layer.role == "consumer"]
+def _levels(trace: Trace, engine: Engine, rows: range) -> list[dict[str, Any]]:
+    """One entry a timed layer: the first that scores everything, then consumers."""
+    model, first, last = trace.model, rows.start, rows.stop
+    topk, size, width = model.index_topk, model.candidate_block_size, model.candidate_topk_blocks
+    consumers = [layer for layer in trace.present if layer.role.role == "consumer"]
+    scoring = trace.source or next((x for x in trace.present if x.role.role == "full"), None)
     entries = []
-    for layer in [source] if source else [x for x in present if x.role == "full"][:1]:
-        way = {"dense": lambda: engine.source(layer, first, last, topk, size, width)}
-        way["dense"]()
-        entries.append({"layer": layer.layer, "role": layer.role, **_turns(way, len(rows))})
-    if consumers:
-        blocks = _blocks_for(trace, engine, source, consumers[0], rows)
+    if scoring:
+        way = engine.prepare_source(
+            scoring, first, last, topk, size, width if trace.source else 0
+        )
+        way.run()
+        entries.append(_entry(scoring, _turns({"dense": way}, len(rows))))
+    blocks = _blocks_for(trace, engine, consumers[0], rows) if consumers else None
     for layer in consumers[:MAX_LAYERS]:
-        ways: dict[str, Callable[[], NDArray[np.int32]]] = {
-            "sparse": lambda: engine.consume(layer, first, last, blocks, size, topk),
-            "dense": lambda: engine.dense(layer, first, last, blocks, size, topk),
+        ways = {
+            "sparse": engine.prepare_consume(layer, first, last, topk, size, blocks),
+            "dense": engine.prepare_dense(layer, first, last, topk, size, blocks),
         }
-        if not np.array_equal(ways["sparse"](), ways["dense"]()):
+        sparse, dense = (way.run().positions for way in ways.values())
+        if not np.array_equal(sparse, dense):
             raise RuntimeError(f"layer {layer.layer}: sparse and dense selections differ")
-        entries.append({"layer": layer.layer, "role": layer.role, **_turns(ways, len(rows))})
-    sparse = sum(e["sparse"]["ns"] for e in entries if "sparse" in e)
-    dense = sum(e["dense"]["ns"] for e in entries if "sparse" in e)
+        entries.append(_entry(layer, _turns(ways, len(rows))))
+    return entries
+
+
+def _entry(layer: TraceLayer, taken: dict[str, dict[str, float]]) -> dict[str, Any]:
+    return {"layer": layer.layer, "role": layer.role.role, **taken}
+
+
+def measure(trace: Trace, engine: Engine) -> dict[str, Any] | None:
+    """Times of the layer that scores everything and of the consumers; None without rows."""
+    if not trace.rows:
+        return None
+    last = trace.present[-1]
+    rows = range(*rows_to_time(trace, last))
+    entries = _levels(trace, engine, rows)
+    both = [entry for entry in entries if "sparse" in entry]
+    sparse, dense = (sum(entry[way]["ns"] for entry in both) for way in ("sparse", "dense"))
     return {
         "processor": processor(),
         "tier": engine.tier,
-        "threads": 1,
+        "threads": engine.threads,
         "turns": TURNS,
         "rows": len(rows),
-        "positions": int((present[-1].ke[rows] - present[-1].ks[rows]).max(initial=0)),
-        "pool": width * size,
-        "consumers": len(consumers),
+        "positions": int(last.visible[rows].max()),
+        "pool": trace.model.candidate_topk_blocks * trace.model.candidate_block_size,
         "layers": entries,
         "ratio": dense / sparse if sparse else None,
     }

@@ -113,6 +113,12 @@ def compare(found: NDArray[np.int64], expected: Positions, keys: Keys) -> Differ
     )
 
 
+def wrong_count_tensor(expected: int, found: int) -> Difference:
+    """count.<layer> says another number than the list has."""
+    note = f"count says {found}, the list has to hold {expected}"
+    return Difference(WRONG, "wrong count tensor", -1, -1, -1, None, None, 0, 0, [note])
+
+
 def rank_of(difference: Difference | None) -> int:
     """From good to bad."""
     return VERDICTS.index(difference.verdict if difference else GOOD)
