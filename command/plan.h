@@ -68,7 +68,7 @@ typedef struct plan_facts {
     /* below only when no requirement failed */
     char tier[32];
     int64_t max_rows, workspace_bytes, page_stride;
-    int64_t cuda_bytes; /* of device memory for a plan there */
+    int64_t cuda_bytes; /* of device memory for a plan there; -1: none for several ranks */
     plan_kv kv;
     plan_chunk chunks[PLAN_CHUNKS];
     plan_saving savings[PLAN_SAVINGS];
@@ -81,7 +81,7 @@ void plan_free(plan_facts *facts);
 
 /* Appends to the failures what keeps this machine's GPU from running a plan at all, and, once the
  * bytes are known, from holding it. */
-void plan_find_device(plan_facts *facts);
+void plan_find_device(const plan_inputs *inputs, plan_facts *facts);
 void plan_fit_device(const plan_inputs *inputs, plan_facts *facts);
 
 void plan_json(const plan_inputs *inputs, const plan_facts *facts);

@@ -19,9 +19,14 @@ static void add(plan_facts *facts, const char *id, const char *setting, const ch
     snprintf(f->found, sizeof f->found, "%s", found);
 }
 
-void plan_find_device(plan_facts *facts) {
+void plan_find_device(const plan_inputs *in, plan_facts *facts) {
     tamis_cuda *cuda;
     tamis_error error = {0};
+    if (in->options.context_parallel > 1) {
+        char found[96];
+        snprintf(found, sizeof found, "%d", in->options.context_parallel);
+        add(facts, "cuda-context-parallel", "context_parallel", "1 on a GPU", found);
+    }
     if (tamis_cuda_create_on(0, &cuda, &error) != TAMIS_OK) {
         add(facts, "cuda-device", error.argument, error.required, error.found);
         return;

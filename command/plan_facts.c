@@ -206,13 +206,29 @@ static void find_savings(const plan_inputs *in, const plan_facts *facts, plan_sa
 
 static int find_failures(const plan_inputs *in, plan_facts *facts) {
     int32_t most = tamis_requirement_count();
-    facts->failures = calloc((size_t)most + 1, sizeof *facts->failures); /* a device's beside */
+    facts->failures = calloc((size_t)most + 2, sizeof *facts->failures); /* a device's beside */
     if (!facts->failures)
         return fail("no memory for %d requirements", most);
     facts->failed = tamis_indexer_supported(&in->options, facts->failures, most);
     if (in->cuda)
-        plan_find_device(facts);
+        plan_find_device(in, facts);
     return STATUS_GOOD;
+}
+
+/* What one of several ranks takes. */
+static int64_t rank_bytes(const plan_inputs *in, const tamis_indexer *indexer, tamis_error *error) {
+    tamis_shards_options options;
+    tamis_transport transport;
+    tamis_local_group *group;
+    if (tamis_local_group_create(in->options.context_parallel, 0, &group, error) != TAMIS_OK)
+        return -1;
+    tamis_local_group_transport(group, 0, &transport, error);
+    tamis_shards_options_default(&options);
+    options.limits = &in->limits;
+    options.transport = &transport;
+    int64_t bytes = tamis_shards_bytes(indexer, &options, error);
+    tamis_local_group_destroy(group);
+    return bytes;
 }
 
 static int find_workspace(const plan_inputs *in, plan_facts *facts) {
@@ -220,12 +236,14 @@ static int find_workspace(const plan_inputs *in, plan_facts *facts) {
     tamis_indexer *indexer;
     if (tamis_indexer_create(&in->options, &indexer, &error) != TAMIS_OK)
         return fail_error(in->config, &error);
-    facts->workspace_bytes = tamis_plan_bytes(indexer, &in->limits, &error);
-    facts->cuda_bytes = tamis_cuda_plan_bytes(indexer, &in->limits, &error);
+    int one = in->options.context_parallel == 1;
+    facts->workspace_bytes =
+        one ? tamis_plan_bytes(indexer, &in->limits, &error) : rank_bytes(in, indexer, &error);
+    facts->cuda_bytes = one ? tamis_cuda_plan_bytes(indexer, &in->limits, &error) : -1;
     snprintf(facts->tier, sizeof facts->tier, "%s", tamis_indexer_tier(indexer));
     tamis_indexer_destroy(indexer);
-    return facts->workspace_bytes < 0 || facts->cuda_bytes < 0 ? fail_error(in->config, &error)
-                                                               : STATUS_GOOD;
+    int found = facts->workspace_bytes >= 0 && (facts->cuda_bytes >= 0 || !one);
+    return found ? STATUS_GOOD : fail_error(in->config, &error);
 }
 
 int plan_find(plan_inputs *in, plan_facts *facts) {

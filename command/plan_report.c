@@ -90,6 +90,20 @@ static void text_kv(const plan_inputs *in, const plan_facts *facts) {
                grouped(in->memory), grouped(kv->tokens));
 }
 
+/* What a rank sends for a row: a source's candidates for the blocks and for its own selection. */
+static void text_ranks(const plan_inputs *in) {
+    const tamis_model *m = &in->model.model;
+    int64_t selection = 4 * (1 + 2 * (int64_t)m->index_topk);
+    printf("  context parallel degree %d: supported; the bytes are those of one rank, on its "
+           "processors\n",
+           in->options.context_parallel);
+    printf("  a rank sends for a row at most %s bytes", grouped(selection));
+    if (m->candidate_source_layer_id >= 0)
+        printf(", at the source %s",
+               grouped(selection + 4 * (2 * (int64_t)m->candidate_topk_blocks - 1)));
+    printf("\n");
+}
+
 static void text_workspace(const plan_inputs *in, const plan_facts *facts) {
     const tamis_plan_limits *l = &in->limits;
     printf("\nworkspace: %s bytes for %s rows\n", grouped(facts->workspace_bytes),
@@ -98,6 +112,10 @@ static void text_workspace(const plan_inputs *in, const plan_facts *facts) {
            "threads, contexts to %s\n",
            grouped(l->max_requests), l->draft_tokens, grouped(l->max_batched_tokens),
            grouped(l->largest_graph), l->threads, grouped(l->max_context));
+    if (in->options.context_parallel > 1) {
+        text_ranks(in);
+        return;
+    }
     printf("  on a GPU instead: %s bytes of device memory", grouped(facts->cuda_bytes));
     if (in->cuda)
         printf("; device 0, %s, runs it", facts->device.name);
@@ -253,12 +271,13 @@ void plan_json(const plan_inputs *in, const plan_facts *facts) {
                   json_failures(facts), "settings", json_settings(&in->settings.settings), "roles",
                   facts->ranges ? json_roles(facts) : json_null());
     if (!facts->failed)
-        json_object_update_new(out, json_pack("{s:s, s:I, s:I, s:I, s:s?, s:o, s:o, s:o}", "tier",
-                                              facts->tier, "max_rows", (json_int_t)facts->max_rows,
-                                              "workspace_bytes", (json_int_t)facts->workspace_bytes,
-                                              "cuda_plan_bytes", (json_int_t)facts->cuda_bytes,
-                                              "device", in->cuda ? facts->device.name : NULL, "kv",
-                                              json_kv(in, facts), "chunks", json_chunks(facts),
-                                              "positions_scored", json_savings(facts)));
+        json_object_update_new(
+            out, json_pack("{s:s, s:I, s:I, s:o, s:i, s:s?, s:o, s:o, s:o}", "tier", facts->tier,
+                           "max_rows", (json_int_t)facts->max_rows, "workspace_bytes",
+                           (json_int_t)facts->workspace_bytes, "cuda_plan_bytes",
+                           facts->cuda_bytes < 0 ? json_null() : json_integer(facts->cuda_bytes),
+                           "context_parallel", in->options.context_parallel, "device",
+                           in->cuda ? facts->device.name : NULL, "kv", json_kv(in, facts), "chunks",
+                           json_chunks(facts), "positions_scored", json_savings(facts)));
     print_json(out);
 }

@@ -14,7 +14,8 @@ import sys
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 SRC, INCLUDE = ROOT / "src", ROOT / "include"
-CORE = ["*.c", "format/*.c", "config/*.c", "cache/*.c", "kernels/*.c", "kernels/ref/*.c", "plan/*.c", "indexer/*.c"]
+CORE = ["*.c", "format/*.c", "config/*.c", "cache/*.c", "kernels/*.c", "kernels/ref/*.c", "plan/*.c", "indexer/*.c",
+        "shards/*.c"]
 # Headers whose calls are not in CORE: kernels for a GPU need a compiler of their own.
 APART = [INCLUDE / "tamis" / "cuda.h"]
 # A tier's files, the machines that have it, and what its functions may use.

@@ -48,7 +48,9 @@ typedef struct tamis_indexer_options {
     int32_t page_size;               /* slots of an index-K page */
     int32_t page_align;              /* bytes, default 16: what page_stride must be a multiple of */
     int64_t page_stride;             /* bytes; 0: the smallest that fits */
-    int32_t context_parallel;        /* ranks that share a request's positions; 1 is supported */
+    int32_t context_parallel;        /* ranks that share a request's positions: 1 .. 64. More than
+                                        one run through tamis_shards (shards.h), on a CPU; their
+                                        plans are refused */
     int32_t decode_parallel;         /* ranks that share decode's positions; 1 is supported */
     const tamis_plan_limits *limits; /* or NULL: not checked here */
     int64_t workspace_limit;         /* bytes a plan of these limits may take; 0: no limit */

@@ -46,15 +46,16 @@ TAMIS_API int64_t tamis_plan_max_rows(const tamis_plan_limits *limits);
  */
 typedef struct tamis_plan tamis_plan;
 
-/* Bytes of a plan with these limits; -1 (and the error) when a limit is invalid. */
+/* Bytes of a plan with these limits; -1 (and the error) when a limit is invalid, or the indexer's
+ * context_parallel is not 1: a plan takes K for all of it. */
 TAMIS_API int64_t tamis_plan_bytes(const tamis_indexer *indexer, const tamis_plan_limits *limits,
                                    tamis_error *error);
 
 /*
  * Lays a plan out in memory, which ends every plan and step that was in it. The indexer must
  * outlive it. There is nothing to destroy.
- * Errors: TAMIS_ERROR_ARGUMENT (a NULL), _STRUCT_SIZE and _LIMIT (limits), _WORKSPACE (memory NULL,
- * misaligned or too small). On error *plan is NULL.
+ * Errors: TAMIS_ERROR_ARGUMENT (a NULL), _STRUCT_SIZE and _LIMIT (limits), _REQUIREMENT (an indexer
+ * of several ranks), _WORKSPACE (memory NULL, misaligned or too small). On error *plan is NULL.
  */
 TAMIS_API tamis_status tamis_plan_init(const tamis_indexer *indexer,
                                        const tamis_plan_limits *limits, void *memory, int64_t bytes,

@@ -35,7 +35,10 @@ extern "C" {
     X(ERROR_STAMP, -13, "the published blocks are missing, stale or of other rows")                \
     X(ERROR_LIMIT, -14, "a step is larger than its plan's limits")                                 \
     X(ERROR_REQUIREMENT, -15, "a requirement of the indexer is not met")                           \
-    X(ERROR_CUDA, -16, "the CUDA driver failed a call")
+    X(ERROR_CUDA, -16, "the CUDA driver failed a call")                                            \
+    X(ERROR_SHARD, -17, "the shards of a request's positions are invalid or do not fit together")  \
+    X(ERROR_RANKS, -18, "another rank differs or failed")                                          \
+    X(ERROR_TRANSPORT, -19, "the transport between ranks failed a call")
 
 typedef int32_t tamis_status;
 enum {

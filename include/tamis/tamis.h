@@ -18,6 +18,7 @@
  *   pool.h     a small thread pool for programs that have none
  *   plan.h     limits fixed once, steps made inside them
  *   indexer.h  the object an engine holds: requirements, creation, running layers
+ *   shards.h   a request's positions spread over ranks
  *
  * Simple use on a CPU, for one layer and all rows:
  *
@@ -46,6 +47,7 @@
 #include <tamis/pool.h>
 #include <tamis/plan.h>
 #include <tamis/indexer.h>
+#include <tamis/shards.h>
 
 #ifdef __cplusplus
 extern "C" {

@@ -185,7 +185,7 @@ int tamis_require_tier_supported(const tamis_subject *s, tamis_requirement *out)
 
 int tamis_require_context_parallel(const tamis_subject *s, tamis_requirement *out) {
     int32_t ranks = s->options->context_parallel;
-    return tamis_found_number(out, ranks, ranks == 1);
+    return tamis_found_number(out, ranks, ranks >= 1 && ranks <= TAMIS_MAX_RANKS);
 }
 
 int tamis_require_decode_parallel(const tamis_subject *s, tamis_requirement *out) {

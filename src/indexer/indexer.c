@@ -72,6 +72,7 @@ tamis_status tamis_indexer_create(const tamis_indexer_options *options, tamis_in
     indexer->numerics = strcmp(options->settings->numerics, "bf16") == 0 ? TAMIS_NUMERICS_BF16
                                                                          : TAMIS_NUMERICS_EXACT;
     indexer->k_layout = options->k_layout;
+    indexer->context_parallel = options->context_parallel;
     if (options->k_layout == TAMIS_K_MXFP4_PAGE) {
         indexer->page_size = options->page_size;
         indexer->page_stride = options->page_stride;

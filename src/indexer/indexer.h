@@ -14,6 +14,7 @@ struct tamis_indexer {
     int32_t k_layout;
     int32_t page_size;
     int64_t page_stride;
+    int32_t context_parallel; /* ranks; with more than one tamis_shards alone runs its layers */
 };
 
 /* Block size and published blocks of a model; 8 and 0 when it has one level. */

@@ -40,6 +40,12 @@ tamis_status tamis_plan_check_limits(const tamis_plan_limits *l, tamis_error *er
     return TAMIS_OK;
 }
 
+tamis_status tamis_plan_check_ranks(const tamis_indexer *indexer, tamis_error *error) {
+    TAMIS_NEED(indexer->context_parallel == 1, TAMIS_ERROR_REQUIREMENT, "indexer.context_parallel",
+               "1: tamis_shards runs several ranks", indexer->context_parallel);
+    return TAMIS_OK;
+}
+
 int64_t tamis_plan_max_rows(const tamis_plan_limits *l) {
     if (tamis_plan_check_limits(l, NULL) != TAMIS_OK) {
         return -1;
@@ -138,6 +144,9 @@ int64_t tamis_plan_bytes(const tamis_indexer *indexer, const tamis_plan_limits *
         tamis_fail(error, TAMIS_ERROR_ARGUMENT, "indexer", "an indexer", "NULL");
         return -1;
     }
+    if (tamis_plan_check_ranks(indexer, error) != TAMIS_OK) {
+        return -1;
+    }
     tamis_plan_shape shape = shape_of(indexer);
     return tamis_plan_bytes_for(&shape, limits, error);
 }
@@ -163,10 +172,10 @@ tamis_status tamis_plan_init(const tamis_indexer *indexer, const tamis_plan_limi
     char required[60];
     TAMIS_NEED(out != NULL, TAMIS_ERROR_ARGUMENT, "plan", "a place for the pointer", 0);
     *out = NULL;
+    TAMIS_NEED(indexer != NULL, TAMIS_ERROR_ARGUMENT, "indexer", "an indexer", 0);
+    TAMIS_TRY(tamis_plan_check_ranks(indexer, error));
+    TAMIS_TRY(tamis_plan_check_limits(limits, error));
     int64_t needed = tamis_plan_bytes(indexer, limits, error);
-    if (needed < 0) {
-        return indexer ? tamis_plan_check_limits(limits, error) : TAMIS_ERROR_ARGUMENT;
-    }
     snprintf(required, sizeof required, "at least %lld", (long long)needed);
     TAMIS_NEED(bytes >= needed, TAMIS_ERROR_WORKSPACE, "bytes", required, bytes);
     TAMIS_NEED(memory != NULL && (uintptr_t)memory % 64 == 0, TAMIS_ERROR_WORKSPACE, "memory",

@@ -20,6 +20,9 @@ int64_t tamis_plan_bytes_for(const tamis_plan_shape *shape, const tamis_plan_lim
 
 tamis_status tamis_plan_check_limits(const tamis_plan_limits *limits, tamis_error *error);
 
+/* A plan's rows and page tables are those of all of K. */
+tamis_status tamis_plan_check_ranks(const tamis_indexer *indexer, tamis_error *error);
+
 /* Positions of the longest row of any layer. */
 int64_t tamis_plan_longest_row(const tamis_model *model, const tamis_plan_limits *limits);
 

@@ -150,7 +150,7 @@ def test_plan_faults(folder):
                      compress_ratios=[0, 0] + [4] + [2] * 17 + [1] * 20 + [0] * 3)
     settings = attention(folder, '{"indexer_kv_dtype": "int3", "topk_backend": "none", "prefill_budget_mb": 0, "numerics": "dg_bf16"}')
     found = faults("--attention", settings, "--page-size", "60", "--page-align", "24", "--page-stride", "100",
-                   "--context-parallel", "2", "--decode-parallel", "4", "--tier", "none", "--drafts", "256",
+                   "--context-parallel", "65", "--decode-parallel", "4", "--tier", "none", "--drafts", "256",
                    "--max-requests", "0", "--max-batched-tokens", "-1", "--largest-graph", "-1", "--threads", "1025",
                    "--max-context", "2147483648", config=config)
     assert [f["id"] for f in found] == [
@@ -167,7 +167,7 @@ def test_plan_faults(folder):
 def test_plan_faults_alone(folder):
     """One fault is reported as one, and what else can be told still is: the roles."""
     for options, expected in ((["--page-size", "60"], "page-size-multiple"), (["--drafts", "-1"], "limit-drafts"),
-                              (["--tier", "none"], "tier-known"), (["--context-parallel", "2"], "context-parallel"),
+                              (["--tier", "none"], "tier-known"), (["--context-parallel", "0"], "context-parallel"),
                               (["--page-stride", "8688"], "page-stride-size"), (["--page-align", "48"], "page-align")):
         found = faults(*options)
         assert [f["id"] for f in found] == [expected], (options, found)

@@ -135,7 +135,8 @@ const char *__wrap_tamis_tier_name(int32_t i, int32_t *supported) {
     X(tier_unknown, "tier-known", "tier", "\"AVX2\"", s->options.tier = "AVX2")                    \
     X(tier_empty, "tier-known", "tier", "\"\"", s->options.tier = "")                              \
     X(tier_foreign, "tier-supported", "tier", "\"foreign\"", s->options.tier = "foreign")          \
-    X(context_ranks, "context-parallel", "context_parallel", "2", s->options.context_parallel = 2) \
+    X(context_ranks, "context-parallel", "context_parallel", "65",                                 \
+      s->options.context_parallel = 65)                                                            \
     X(decode_ranks, "decode-parallel", "decode_parallel", "0", s->options.decode_parallel = 0)     \
     X(limits_size, "limits-size", "limits.struct_size", "1", s->limits.struct_size = 1)            \
     X(requests_0, "limit-requests", "limits.max_requests", "0", s->limits.max_requests = 0)        \

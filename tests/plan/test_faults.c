@@ -155,10 +155,30 @@ void pitfall_09_ratios_of_source_and_consumer(void **state) {
     }
 }
 
-/* Ranks' rows did not match their page tables: more than one rank is not supported, and said so. */
-void pitfall_20_context_parallel_is_refused(void **state) {
+static void plan_of_ranks_is_refused(const layers *l) {
+    tamis_indexer_options options = options_of(l);
+    tamis_plan_limits limits = layers_limits(l, 1, 0);
+    tamis_indexer *indexer = NULL;
+    tamis_plan *plan = NULL;
+    tamis_error e = {0};
+    options.context_parallel = 2;
+    options.limits = &limits;
+    succeeded(tamis_indexer_create(&options, &indexer, &e), &e, __LINE__);
+    assert_int_equal(tamis_plan_bytes(indexer, &limits, &e), -1);
+    assert_int_equal(e.status, TAMIS_ERROR_REQUIREMENT);
+    assert_string_equal(e.argument, "indexer.context_parallel");
+    assert_int_equal(tamis_plan_init(indexer, &limits, fresh(1 << 20), 1 << 20, &plan, &e),
+                     TAMIS_ERROR_REQUIREMENT);
+    assert_null(plan);
+    tamis_indexer_destroy(indexer);
+}
+
+/* Ranks' rows did not match their page tables: degrees that are not supported are refused, and a
+ * plan, which takes K for all of it, is refused to an indexer of several ranks. tests/shards has
+ * the ranks' own refusals. */
+void pitfall_20_other_ranks_are_refused(void **state) {
     static const request one = {9, 1};
-    static const int32_t degrees[] = {0, -1, 2, 8, INT32_MAX};
+    static const int32_t degrees[] = {0, -1, 65, INT32_MAX}, shared[] = {0, -1, 2, INT32_MAX};
     (void)state;
     layers *l = layers_make(plain, &one, 1);
     for (int i = 0; i < COUNT(degrees); i++) {
@@ -167,9 +187,10 @@ void pitfall_20_context_parallel_is_refused(void **state) {
         options.context_parallel = degrees[i];
         not_created(&options, "context-parallel");
         options = options_of(l);
-        options.decode_parallel = degrees[i];
+        options.decode_parallel = shared[i];
         not_created(&options, "decode-parallel");
     }
+    plan_of_ranks_is_refused(l);
 }
 
 /* ---- 12: the short-context shortcut was captured in a graph ------------------------ */

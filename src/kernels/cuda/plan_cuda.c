@@ -124,7 +124,8 @@ int64_t tamis_cuda_plan_bytes(const tamis_indexer *indexer, const tamis_plan_lim
         tamis_fail(error, TAMIS_ERROR_ARGUMENT, "indexer", "an indexer", "NULL");
         return -1;
     }
-    if (tamis_plan_check_limits(limits, error) != TAMIS_OK) {
+    if (tamis_plan_check_ranks(indexer, error) != TAMIS_OK ||
+        tamis_plan_check_limits(limits, error) != TAMIS_OK) {
         return -1;
     }
     return lay_out(indexer, limits, NULL, &counted, &cleared);
@@ -169,6 +170,7 @@ tamis_status tamis_cuda_plan_create(const tamis_cuda *cuda, const tamis_indexer 
     *out = NULL;
     TAMIS_TRY(tamis_cuda_check_call(cuda, cuda, error));
     TAMIS_NEED(indexer != NULL, TAMIS_ERROR_ARGUMENT, "indexer", "an indexer", 0);
+    TAMIS_TRY(tamis_plan_check_ranks(indexer, error));
     TAMIS_TRY(tamis_plan_check_limits(limits, error));
     int64_t needed = tamis_cuda_plan_bytes(indexer, limits, NULL);
     snprintf(required, sizeof required, "at least %lld", (long long)needed);
