@@ -21,6 +21,7 @@ static const subcommand subcommands[] = {
     {"info", command_info, "print version, tiers and backends"},
     {"bench", command_bench, "time both levels and each stage, dense and sparse in turns"},
     {"plan", command_plan, "check a deployment and print what it takes"},
+    {"replay", command_replay, "replay a server's life, every selection held to an oracle"},
 };
 enum { SUBCOMMANDS = sizeof(subcommands) / sizeof(subcommands[0]) };
 

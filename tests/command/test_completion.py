@@ -7,7 +7,7 @@ import subprocess
 from support import TAMIS, good, main
 
 ROOT = os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "..")
-SUBCOMMANDS = {"run", "check", "gen", "info", "bench", "plan"}
+SUBCOMMANDS = {"run", "check", "gen", "info", "bench", "plan", "replay"}
 SCRIPT = os.path.join(ROOT, "completion", "tamis.bash")
 
 
@@ -55,7 +55,7 @@ def test_completion_words(folder):
     assert complete("check", "--numerics", "ref") == ["ref_bf16"]
     assert complete("run", "--tier", "re") == ["ref"]
     assert complete("plan", "--tier=re") == ["ref"]
-    for name in ("run", "check", "bench", "plan"):
+    for name in ("run", "check", "bench", "plan", "replay"):
         assert complete(name, "--backend", "") == ["cpu", "cuda"] and complete(name, "--backend=cu") == ["cuda"]
 
 

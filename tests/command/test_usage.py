@@ -8,7 +8,7 @@ import time
 
 from support import SMALL, TAMIS, File, Run, bad, good, main, make
 
-SUBCOMMANDS = ["run", "check", "gen", "info", "bench", "plan"]
+SUBCOMMANDS = ["run", "check", "gen", "info", "bench", "plan", "replay"]
 
 
 def test_help(folder):
