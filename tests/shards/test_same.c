@@ -1,0 +1,295 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * test_same.c: what ranks select together is what one rank with all of K selects, and what the
+ * oracle says: every split, number of ranks, block size, length, layout and tier.
+ */
+#include "shards_tests.h"
+
+static const shape small = {TAMIS_K_MXFP4_PAGE, 16, 4, 64, 16, 6, 8, 1, TAMIS_NUMERICS_EXACT};
+
+/* The results of one rank with all of K, by the library, and whether the oracle agrees. */
+static void run_alone(const layers *l, const char *tier, int64_t rows, int oracle,
+                      outcome want[LAYERS]) {
+    tamis_indexer *indexer = layers_indexer(l, tier, TAMIS_SPARSE_ON);
+    tamis_plan *plan = layers_plan(l, indexer, 1, rows);
+    tamis_batch batch = l->batch;
+    batch.padded_rows = rows > batch.tokens ? rows : 0;
+    tamis_step step = layers_step(plan, &batch);
+    for (int32_t layer = 0; layer < LAYERS; layer++) {
+        if (!layers_selects(layer)) {
+            continue;
+        }
+        want[layer] = outcome_make(l, layer, rows);
+        layers_run(plan, &step, l, layer, (way){.nth = 1}, &want[layer]);
+        if (oracle) {
+            outcome right = layers_expect(l, layer, rows);
+            outcome_same(&want[layer], &right, "alone");
+        }
+    }
+    tamis_indexer_destroy(indexer);
+}
+
+static void check_members(const group *g, const outcome want[LAYERS], const char *what) {
+    for (int32_t k = 0; k < g->ranks; k++) {
+        const member *m = &g->member[k];
+        succeeded(m->status, &m->error, __LINE__);
+        for (int32_t layer = 0; layer < LAYERS; layer++) {
+            if (layers_selects(layer)) {
+                member_same(m, layer, &want[layer], what);
+            }
+        }
+    }
+}
+
+static void run_together(const layers *l, const char *tier, const split *s, int32_t threads,
+                         int64_t rows, int32_t tile_rows, const outcome want[LAYERS]) {
+    char what[80];
+    tamis_indexer *indexer = group_indexer(l, tier, s->ranks);
+    group *g = group_make(l, indexer, s, threads, rows, tile_rows);
+    group_each(g, member_run);
+    snprintf(what, sizeof what, "split %d, tier %s", s->kind, tier);
+    check_members(g, want, what);
+    group_free(g);
+    tamis_indexer_destroy(indexer);
+}
+
+/* Every split over 1..8 ranks, on one batch. */
+static void every_split(const char *tier) {
+    static const request requests[] = {{700, 3}, {131, 20}};
+    for (int32_t kind = 0; kind < SPLIT_KINDS; kind++) {
+        for (int32_t ranks = 1; ranks <= 8; ranks++) {
+            outcome want[LAYERS];
+            split s = {kind, ranks, 2, (uint64_t)(kind * 8 + ranks)};
+            seed(1);
+            layers *l = layers_make(small, requests, COUNT(requests));
+            run_alone(l, tier, l->batch.tokens, ranks == 1, want);
+            run_together(l, tier, &s, 1, l->batch.tokens, 64, want);
+            release();
+        }
+    }
+}
+
+void shards_splits(void **state) {
+    (void)state;
+    each_tier(every_split);
+}
+
+/* Layouts, block sizes, ratios, dims, numerics and selections, each with a random split. */
+static void every_size(const char *tier) {
+    static const shape shapes[] = {
+        {TAMIS_K_MXFP4_PAGE, 16, 4, 64, 16, 6, 16, 2, TAMIS_NUMERICS_EXACT},
+        {TAMIS_K_MXFP4_PAGE, 64, 32, 128, 24, 16, 8, 1, TAMIS_NUMERICS_EXACT},
+        {TAMIS_K_MXFP4_PAGE, 32, 8, 128, 9, 2, 8, 2, TAMIS_NUMERICS_BF16},
+        {TAMIS_K_MXFP4_PAGE, 8, 4, 64, 1, 1, 8, 1, TAMIS_NUMERICS_EXACT},
+        {TAMIS_K_MXFP4_SPLIT, 0, 4, 64, 16, 6, 8, 1, TAMIS_NUMERICS_EXACT},
+        {TAMIS_K_MXFP4_ROW, 0, 12, 128, 33, 5, 16, 2, TAMIS_NUMERICS_BF16},
+        {TAMIS_K_MXFP4_ROW, 0, 4, 64, 100, 60, 8, 2, TAMIS_NUMERICS_EXACT}};
+    static const request requests[] = {{900, 2}, {65, 5}, {8, 3}};
+    for (int i = 0; i < COUNT(shapes); i++) {
+        outcome want[LAYERS];
+        seed(20 + (uint64_t)i);
+        layers *l = layers_make(shapes[i], requests, COUNT(requests));
+        run_alone(l, tier, l->batch.tokens, 1, want);
+        for (int32_t ranks = 2; ranks <= 5; ranks++) {
+            split s = {(int32_t)random_below(SPLIT_KINDS), ranks, 1 + (int32_t)random_below(4),
+                       random64()};
+            run_together(l, tier, &s, 1, l->batch.tokens, 64, want);
+        }
+        release();
+    }
+}
+
+void shards_sizes(void **state) {
+    (void)state;
+    each_tier(every_size);
+}
+
+/* Lengths of every residue around blocks and around the pool (48 positions): a row each. */
+static void every_residue(const char *tier) {
+    static const int64_t around[] = {1, 17, 33, 49, 65, 97};
+    for (int32_t ratio = 1; ratio <= 2; ratio++) {
+        for (int i = 0; i < COUNT(around); i++) {
+            outcome want[LAYERS];
+            shape s = small;
+            s.source_ratio = ratio;
+            const request one = {around[i] + 15, 16};
+            seed(40 + (uint64_t)i);
+            layers *l = layers_make(s, &one, 1);
+            run_alone(l, tier, 16, 1, want);
+            for (int32_t kind = 0; kind < SPLIT_KINDS; kind++) {
+                split by = {kind, 2 + i % 3, 1, (uint64_t)kind};
+                run_together(l, tier, &by, 1, 16, 64, want);
+            }
+            release();
+        }
+    }
+}
+
+void shards_residues(void **state) {
+    (void)state;
+    each_tier(every_residue);
+}
+
+/* Full layers alone. */
+static void without_blocks(const char *tier) {
+    static const request requests[] = {{400, 1}, {90, 10}};
+    outcome want[LAYERS];
+    shape s = small;
+    s.topk_blocks = s.block = 0;
+    seed(60);
+    layers *l = layers_make(s, requests, COUNT(requests));
+    run_alone(l, tier, l->batch.tokens, 1, want);
+    for (int32_t kind = 0; kind < SPLIT_KINDS; kind++) {
+        split by = {kind, 3, 2, (uint64_t)kind};
+        run_together(l, tier, &by, 1, l->batch.tokens, 64, want);
+    }
+    release();
+}
+
+void shards_one_level(void **state) {
+    (void)state;
+    each_tier(without_blocks);
+}
+
+/* ---- scores that are hard to order ------------------------------------------------- */
+
+enum { EQUAL, ALL_NAN, INFINITE, SIGNS, FEW, HARD_KINDS };
+
+/* Weights that make every score the same, NaN, infinite or NaN, a zero of either sign, or one of
+ * few values. */
+static void spoil_weights(const layers *l, int32_t layer, int kind) {
+    const tamis_query *q = &l->query[layer];
+    void *weights = (void *)(uintptr_t)q->weights;
+    for (int64_t t = 0; t < l->batch.tokens; t++) {
+        for (int32_t h = 0; h < q->heads; h++) {
+            const float values[] = {0.0f, float_of(0x7FC00001u),
+                                    float_of(random_below(2) ? 0xFF800000u : 0x7F800000u),
+                                    random_below(2) ? -0.0f : 0.0f, 0};
+            int64_t at = t * q->weights_row_stride + h;
+            if (kind == FEW) { /* tiny weights: nearly all scores round to a few subnormals */
+                put(weights, at, q->weights_type, random_unit() * 0x1p-148f);
+            } else {
+                put(weights, at, q->weights_type, values[kind]);
+            }
+        }
+    }
+}
+
+static void hard_scores(const char *tier) {
+    static const request requests[] = {{800, 2}, {300, 4}};
+    for (int kind = 0; kind < HARD_KINDS; kind++) {
+        outcome want[LAYERS];
+        shape s = small;
+        s.layout = kind % 2 ? TAMIS_K_MXFP4_SPLIT : TAMIS_K_MXFP4_PAGE;
+        s.page_size = kind % 2 ? 0 : 32;
+        seed(70 + (uint64_t)kind);
+        layers *l = layers_make(s, requests, COUNT(requests));
+        for (int32_t layer = 0; layer < LAYERS; layer++) {
+            /* consumers keep ordinary scores half of the time */
+            if (layers_selects(layer) && (layer <= LAYER_SOURCE || layer % 2)) {
+                spoil_weights(l, layer, kind);
+            }
+        }
+        run_alone(l, tier, l->batch.tokens, 1, want);
+        for (int32_t by = 0; by < SPLIT_KINDS; by++) {
+            split how = {by, 2 + by % 4, 1, (uint64_t)by};
+            run_together(l, tier, &how, 1, l->batch.tokens, 64, want);
+        }
+        release();
+    }
+}
+
+void shards_ties(void **state) {
+    (void)state;
+    each_tier(hard_scores);
+}
+
+/* ---- batches ----------------------------------------------------------------------- */
+
+/* Rows that see nothing, requests without new tokens, and padding. */
+static void many_requests(const char *tier) {
+    static const request requests[] = {{1, 1}, {7, 7}, {250, 0}, {16, 16}, {129, 4}, {600, 1}};
+    outcome want[LAYERS];
+    seed(80);
+    layers *l = layers_make(small, requests, COUNT(requests));
+    int64_t rows = l->batch.tokens + 9;
+    run_alone(l, tier, rows, 1, want);
+    for (int32_t kind = 0; kind < SPLIT_KINDS; kind++) {
+        split s = {kind, 4, 1, (uint64_t)kind};
+        run_together(l, tier, &s, 1, rows, 64, want);
+    }
+    release();
+    static const request short_ones[] = {{1, 1}, {0, 0}};
+    shape s = small;
+    s.source_ratio = 2;
+    layers *empty = layers_make(s, short_ones, COUNT(short_ones)); /* no row sees anything */
+    run_alone(empty, tier, 4, 1, want);
+    run_together(empty, tier, &(split){SPLIT_RANDOM, 3, 1, 5}, 1, 4, 64, want);
+}
+
+void shards_requests_and_padding(void **state) {
+    (void)state;
+    each_tier(many_requests);
+}
+
+/* Tiles of 1, 3 and all rows; pools that cut rows over positions, and rows among themselves. */
+static void cut_work(const char *tier) {
+    static const request requests[] = {{3000, 2}, {1200, 3}};
+    outcome want[LAYERS];
+    seed(90);
+    layers *l = layers_make(small, requests, COUNT(requests));
+    run_alone(l, tier, 7, 0, want);
+    for (int32_t tile = 1; tile <= 9; tile += 2) {
+        for (int32_t threads = 1; threads <= 7; threads += 3) {
+            split s = {SPLIT_RANDOM, 3, 1, (uint64_t)tile};
+            run_together(l, tier, &s, threads, 7, tile, want);
+        }
+    }
+    release();
+}
+
+void shards_tiles_and_threads(void **state) {
+    (void)state;
+    each_tier(cut_work);
+}
+
+/* ---- steps ------------------------------------------------------------------------- */
+
+enum { STEPS = 5 };
+
+static void run_steps(member *m) {
+    m->status =
+        tamis_shards_init(m->indexer, &m->options, m->memory, m->bytes, &m->shards, &m->error);
+    for (int i = 0; i < STEPS && m->status == TAMIS_OK; i++) {
+        m->status = tamis_shards_step(m->shards, &m->batch, &m->error);
+        for (int32_t layer = 0; layer < LAYERS && m->status == TAMIS_OK; layer++) {
+            if (layers_selects(layer)) {
+                member_layer(m, layer);
+            }
+        }
+    }
+}
+
+/* Shards that do not change are compared once; the bytes that travel are those of the manual. */
+void shards_steps(void **state) {
+    static const request requests[] = {{700, 3}, {131, 20}};
+    outcome want[LAYERS];
+    (void)state;
+    seed(100);
+    layers *l = layers_make(small, requests, COUNT(requests));
+    run_alone(l, "ref", 23, 1, want);
+    split s = {SPLIT_BLOCKS, 3, 1, 0};
+    tamis_indexer *indexer = group_indexer(l, "ref", 3);
+    group *g = group_make(l, indexer, &s, 1, 23, 64);
+    group_each(g, run_steps);
+    check_members(g, want, "steps");
+    for (int32_t k = 0; k < 3; k++) {
+        tamis_shards_counters counters;
+        tamis_shards_count(g->member[k].shards, &counters);
+        assert_int_equal(counters.list_exchanges, 1);
+        /* init; a step, once with lists and their end; six layers of three messages */
+        assert_int_equal(counters.calls, 1 + STEPS + 2 + STEPS * 6 * 3);
+    }
+    group_free(g);
+    tamis_indexer_destroy(indexer);
+}
