@@ -14,10 +14,11 @@ from __future__ import annotations
 from . import arrays, errors, mxfp4, reference, safetensors, stages, traces, views
 from ._backend import Backend, cuda_built, cuda_devices, tiers
 from ._library import version as _version
-from .check import Report, check
+from ._check import Report, check
 from .errors import Error
+from .indexer import Indexer, Plan, Requirement, Step
 from .model import Model, Role, visible
-from .run import run
+from ._run import run
 from .views import KCache, Query, Rows, Selection
 
 __version__ = _version()
@@ -25,13 +26,17 @@ __version__ = _version()
 __all__ = [
     "Backend",
     "Error",
+    "Indexer",
     "KCache",
     "Model",
+    "Plan",
     "Query",
     "Report",
+    "Requirement",
     "Role",
     "Rows",
     "Selection",
+    "Step",
     "arrays",
     "check",
     "cuda_built",

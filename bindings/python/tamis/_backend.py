@@ -173,12 +173,12 @@ _cuda: Dict[int, Cuda] = {}
 
 def cuda(device: Device) -> Cuda:
     """The kernels on a device: loaded by the first call, which is not to be in a capture."""
-    found = _cuda.get(device.index)
+    found = _cuda.get(device.ordinal)
     if found is None:
         with _guard:
-            found = _cuda.get(device.index)
+            found = _cuda.get(device.ordinal)
             if found is None:
-                found = _cuda[device.index] = Cuda(device.index)
+                found = _cuda[device.ordinal] = Cuda(device.ordinal)
     return found
 
 

@@ -58,7 +58,9 @@ class _Field:
 
     __slots__ = ("struct", "attribute", "view", "dtype", "shape", "strides", "device", "writable")
 
-    def __init__(self, struct: ctypes.Structure, attribute: str, view: View, writable: bool) -> None:
+    def __init__(
+        self, struct: ctypes.Structure, attribute: str, view: View, writable: bool
+    ) -> None:
         self.struct = struct
         self.attribute = attribute
         self.writable = writable
@@ -223,7 +225,11 @@ class Call(Generic[T]):
     def run(self) -> T:
         """Does it, on the CPU before it returns, on a GPU in stream order."""
         if self.device.kind == "cuda":
-            stream = self._stream_at_start if self._stream is not None else stream_handle(None, self.device)
+            stream = (
+                self._stream_at_start
+                if self._stream is not None
+                else stream_handle(None, self.device)
+            )
             self._cuda.run(self._function, self._cuda.handle, self.address, stream)
             return self.outputs
         backend = self._backend
@@ -242,9 +248,7 @@ class Call(Generic[T]):
         if status != WorkspaceError.status or self._workspace is not None:
             check(status)
         self._take_workspace()
-        check(
-            self._function(self._backend.handle, self.address, 0, 1, error_address())
-        )
+        check(self._function(self._backend.handle, self.address, 0, 1, error_address()))
 
     def _run_slices(self) -> None:
         try:
@@ -291,7 +295,7 @@ class Stage(Generic[P, T]):
 
 
 def output(
-    call: Call[Any],
+    device: Device,
     name: str,
     given: Any,
     maker: Optional[Maker],
@@ -308,4 +312,4 @@ def output(
         kinds = arrays.BFLOAT16
     elif dtype == "uint8":
         kinds = BYTES
-    return x, require(f"out.{name}", x, kinds, shape, call.device, dense, writable=True)
+    return x, require(f"out.{name}", x, kinds, shape, device, dense, writable=True)

@@ -42,10 +42,10 @@ class Device(NamedTuple):
     """Where an array lies: ``Device("cpu", 0)``, ``Device("cuda", 1)``."""
 
     kind: str
-    index: int
+    ordinal: int
 
     def __str__(self) -> str:
-        return self.kind if self.kind == "cpu" else f"{self.kind}:{self.index}"
+        return self.kind if self.kind == "cpu" else f"{self.kind}:{self.ordinal}"
 
 
 CPU = Device("cpu", 0)
@@ -264,7 +264,9 @@ def require(
         step *= size
     if v.pointer % v.itemsize:
         raise ArgumentError(
-            name, f"an address aligned to {v.itemsize} bytes", f"one with {v.pointer % v.itemsize} over"
+            name,
+            f"an address aligned to {v.itemsize} bytes",
+            f"one with {v.pointer % v.itemsize} over",
         )
     if writable and not v.writable:
         raise ArgumentError(name, "an array that can be written", "a read-only one")
@@ -331,7 +333,7 @@ def stream_handle(stream: Stream, device: Device) -> int:
             raise ArgumentError(
                 "stream", "a stream: torch, which has a current one, is not imported", "None"
             )
-        return _torch_current(torch)(device.index)
+        return _torch_current(torch)(device.ordinal)
     if isinstance(stream, int):
         return stream
     for attribute in ("cuda_stream", "ptr"):

@@ -215,9 +215,7 @@ class Model:
         struct, keep = self.struct()
         out = (_abi.LayerRoleStruct * len(self.compress_ratios))()
         check(
-            lib.tamis_model_roles(
-                ctypes.addressof(struct), ctypes.addressof(out), error_address()
-            )
+            lib.tamis_model_roles(ctypes.addressof(struct), ctypes.addressof(out), error_address())
         )
         del keep
         return [role_of(entry) for entry in out]

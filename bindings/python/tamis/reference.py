@@ -278,7 +278,9 @@ def expand(
     n = local.size
     columns = 0
     if n:
-        columns = (n - 1) * block_size + min(max(length - int(local[-1]) * block_size, 1), block_size)
+        columns = (n - 1) * block_size + min(
+            max(length - int(local[-1]) * block_size, 1), block_size
+        )
     anchor = ks // block_size
     tail = -1
     if fixed_width:

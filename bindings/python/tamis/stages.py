@@ -31,7 +31,19 @@ import numpy as np
 from . import _abi, arrays
 from ._backend import Backend
 from ._calls import Call, Stage, float_type, numerics_code, output
-from .arrays import BFLOAT16, BYTES, FLOAT32, FLOATS, INT32, INT64, Maker, Stream, View, require, stride
+from .arrays import (
+    BFLOAT16,
+    BYTES,
+    FLOAT32,
+    FLOATS,
+    INT32,
+    INT64,
+    Maker,
+    Stream,
+    View,
+    require,
+    stride,
+)
 from .errors import ArgumentError
 from .views import KCache, Query, Rows, Selection, fill_query, fill_rows, weights_type
 
@@ -159,7 +171,7 @@ def _selection(
         shape = (rows,) if name == "counts" else (rows, topk)
         given = None if out is None else getattr(out, name)
         make = maker if out is None and name in want else None
-        x, v = output(call, name, given, make, dtype, shape)
+        x, v = output(call.device, name, given, make, dtype, shape)
         if v is not None:
             call.point(f"out.{name}", v, struct, name, writable=True)
             if name != "counts":
@@ -251,14 +263,18 @@ def q_prepare(
             found = require("out.weights", given.weights, FLOATS, (tokens, heads))
             dtype = "float32" if found.dtype == "float32" else "bfloat16"
         a.weights_out_type = float_type("weights_dtype", dtype)
-        weights_out, o = output(call, "weights", given.weights, maker, dtype, (tokens, heads))
+        weights_out, o = output(
+            call.device, "weights", given.weights, maker, dtype, (tokens, heads)
+        )
         if o is None:
             raise ArgumentError("out.weights", "an array, as weights are given", "None")
         call.point("out.weights", o, attribute="weights_out", writable=True)
         a.weights_out_stride = stride(o, 0, heads)
     shape = (tokens, heads, dim // 2)
-    codes, c = output(call, "codes", given.codes, maker, "uint8", shape)
-    scales, s = output(call, "scales", given.scales, maker, "uint8", (tokens, heads, dim // 32))
+    codes, c = output(call.device, "codes", given.codes, maker, "uint8", shape)
+    scales, s = output(
+        call.device, "scales", given.scales, maker, "uint8", (tokens, heads, dim // 32)
+    )
     if c is None or s is None:
         raise ArgumentError("out", "codes and scales", "None")
     call.point("out.codes", c, writable=True)
@@ -352,8 +368,8 @@ def k_gather(
     maker = Maker(rows.ke, k.device) if out is None else None
     given = out or Split(None, None)
     half, groups = k.head_dim // 2, k.head_dim // 32
-    codes, c = output(call, "codes", given.codes, maker, "uint8", (size, half))
-    scales, s = output(call, "scales", given.scales, maker, "uint8", (size, groups))
+    codes, c = output(call.device, "codes", given.codes, maker, "uint8", (size, half))
+    scales, s = output(call.device, "scales", given.scales, maker, "uint8", (size, groups))
     if c is None or s is None:
         raise ArgumentError("out", "codes and scales", "None")
     call.point("out.codes", c, writable=True)
@@ -365,11 +381,13 @@ def k_gather(
 # ---- scoring ----------------------------------------------------------------------------------
 
 
-def _logits(call: Call[Any], given: Any, maker: Optional[Maker], dtype: str, shape: Tuple[int, int]) -> Any:
+def _logits(
+    call: Call[Any], given: Any, maker: Optional[Maker], dtype: str, shape: Tuple[int, int]
+) -> Any:
     if given is not None:
         found = require("out.logits", given, FLOATS, shape, call.device)
         dtype = "float32" if found.dtype == "float32" else "bfloat16"
-    x, v = output(call, "logits", given, maker, dtype, shape)
+    x, v = output(call.device, "logits", given, maker, dtype, shape)
     call.struct.logits_type = float_type("dtype", dtype)
     if v is not None:
         call.point("out.logits", v, writable=True)
@@ -421,7 +439,12 @@ def mqa_logits(
     if given.block_max is not None:
         width = int(given.block_max.shape[1])
     best, b = output(
-        call, "block_max", given.block_max, maker if block_max else None, "float32", (count, width)
+        call.device,
+        "block_max",
+        given.block_max,
+        maker if block_max else None,
+        "float32",
+        (count, width),
     )
     if b is not None:
         call.point("out.block_max", b, writable=True)
@@ -459,7 +482,7 @@ def block_max(
     if out is not None:
         width = int(out.shape[1])
     maker = Maker(logits, v.device) if out is None else None
-    x, b = output(call, "block_max", out, maker, "float32", (count, width))
+    x, b = output(call.device, "block_max", out, maker, "float32", (count, width))
     assert b is not None
     call.point("out.block_max", b, attribute="block_max", writable=True)
     a.block_max_stride = stride(b, 0, width)
@@ -529,7 +552,11 @@ def publish(
     count = int(_rows(call, rows).count)
     v = require("block_max", block_max, FLOAT32, (count, None), v.device)
     call.point("block_max", v)
-    a.block_max_stride, a.block_size, a.topk_blocks = stride(v, 0, v.shape[1]), block_size, topk_blocks
+    a.block_max_stride, a.block_size, a.topk_blocks = (
+        stride(v, 0, v.shape[1]),
+        block_size,
+        topk_blocks,
+    )
     maker = Maker(block_max, v.device) if out is None else None
     return call.finish(_published(call, count, topk_blocks, out, maker))
 
@@ -538,8 +565,8 @@ def _published(
     call: Call[Any], rows: int, width: int, out: Optional[Blocks], maker: Optional[Maker]
 ) -> Blocks:
     given = out or Blocks(None, None)
-    blocks, b = output(call, "blocks", given.blocks, maker, "int32", (rows, width))
-    counts, n = output(call, "counts", given.counts, maker, "int32", (rows,))
+    blocks, b = output(call.device, "blocks", given.blocks, maker, "int32", (rows, width))
+    counts, n = output(call.device, "counts", given.counts, maker, "int32", (rows,))
     if b is not None:
         call.point("out.blocks", b, writable=True)
         call.struct.blocks_stride = stride(b, 0, width)
@@ -582,9 +609,9 @@ def expand(
     width = a.width * candidate_size // block_size if block_size > 0 else 0
     maker = Maker(candidates, v.device) if out is None else None
     given = out or Expanded(None, None, None)
-    blocks, b = output(call, "blocks", given.blocks, maker, "int32", (count, width))
-    counts, n = output(call, "counts", given.counts, maker, "int32", (count,))
-    columns, c = output(call, "columns", given.columns, maker, "int32", (count,))
+    blocks, b = output(call.device, "blocks", given.blocks, maker, "int32", (count, width))
+    counts, n = output(call.device, "counts", given.counts, maker, "int32", (count,))
+    columns, c = output(call.device, "columns", given.columns, maker, "int32", (count,))
     if b is None:
         raise ArgumentError("out.blocks", "an array", "None")
     call.point("out.blocks", b, writable=True)

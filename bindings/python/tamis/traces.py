@@ -455,4 +455,3 @@ def write(
     if about is not None:
         metadata["about"] = about
     safetensors.write(path, tensors, metadata, check=read)
-
