@@ -9,7 +9,7 @@ for them. What differs, all of it more than was promised there:
 * scores are exact before their one rounding to bfloat16 (numerics "bf16"), the same bits everywhere;
 * columns past a row's last visible position hold -inf; there they hold whatever was there;
 * a list may be padded in any way: -1, INT32_MAX, the last id repeated. Its ids have to ascend
-  strictly before that; one that does not is sorted, and columns follow the sorted list;
+  strictly before that; one that does not is sorted, repeats dropped, and columns follow that list;
 * without ``use_unaligned_ks`` a row's ks is rounded down to a multiple of ``sparse_block_kv``.
 
 The metadata holds all that a logits call does not get: intervals, lists, and where each block lies.
@@ -57,9 +57,17 @@ def _height(width: int, block: int, paged: bool, unaligned: bool) -> int:
     return 3 + width * (2 if paged else 1) + 4 * paged + 2 * (block == 16) + unaligned
 
 
-def _new(like: torch.Tensor, rows: int, width: int, block: int, paged: bool, unaligned: bool) -> torch.Tensor:
+def new_metadata(lists: torch.Tensor, block: int, paged: bool, unaligned: bool) -> torch.Tensor:
+    """An empty metadata tensor for ``lists`` [R, W]."""
+    rows, width = lists.shape
     height = _height(width, block, paged, unaligned)
-    return torch.empty((height, 4 * rows), dtype=torch.uint8, device=like.device)
+    return lists.new_empty((height, 4 * rows), dtype=torch.uint8)
+
+
+def new_logits(like: torch.Tensor, rows: int, columns: int) -> torch.Tensor:
+    """Empty scores, rows LOGITS_ALIGNMENT or a multiple of it apart."""
+    stride = -(-columns // LOGITS_ALIGNMENT) * LOGITS_ALIGNMENT
+    return like.new_empty((rows, stride), dtype=torch.bfloat16)[:, :columns]
 
 
 def _check_block(block: int) -> None:
@@ -93,10 +101,8 @@ def get_sparse_mqa_logits_metadata(
     """
     _check_block(sparse_block_kv)
     _check_fp4("qk_dtype", qk_dtype)
-    rows, width = sparse_kv_block_indices.shape
-    made = _new(
-        sparse_kv_block_indices, rows, width, sparse_block_kv, False, use_unaligned_ks
-    )
+    made = new_metadata(sparse_kv_block_indices, sparse_block_kv, False, use_unaligned_ks)
+    width = sparse_kv_block_indices.shape[1]
     p = _Parts(made, width, False)
     anchor = torch.div(cu_seq_len_k_start, sparse_block_kv, rounding_mode="floor")
     p.ks.copy_(cu_seq_len_k_start if use_unaligned_ks else anchor * sparse_block_kv)
@@ -135,9 +141,11 @@ def get_paged_sparse_mqa_logits_metadata(
     _check_block(sparse_block_kv)
     _check_fp4("qk_dtype", qk_dtype)
     if page_kv <= 0 or page_kv % sparse_block_kv:
-        raise ArgumentError("page_kv", f"a multiple of sparse_block_kv {sparse_block_kv}", str(page_kv))
+        raise ArgumentError(
+            "page_kv", f"a multiple of sparse_block_kv {sparse_block_kv}", str(page_kv)
+        )
     rows, width = sparse_kv_block_indices.shape
-    made = _new(sparse_kv_block_indices, rows, width, sparse_block_kv, True, False)
+    made = new_metadata(sparse_kv_block_indices, sparse_block_kv, True, False)
     p = _Parts(made, width, True)
     assert p.physical is not None
     p.ks.zero_()
@@ -163,29 +171,39 @@ def place(blocks: torch.Tensor, table: torch.Tensor, each: int, out: torch.Tenso
     torch.where(blocks < 0, blocks, found, out=out)
 
 
+def scale_bytes(scales: torch.Tensor) -> torch.Tensor:
+    """int32 scales ``[.., H]`` as bytes ``[.., H, 4]``."""
+    return scales.view(torch.uint8).view(*scales.shape, 4)
+
+
 def _query(q: Tuple[torch.Tensor, torch.Tensor], weights: torch.Tensor) -> Query:
     """Codes [.., H, 64] and int32 scales [.., H], the middle dimension of paged calls left out."""
     codes, scales = q
     _check_fp4("q[0]", codes.dtype)
     if scales is None or scales.dtype != torch.int32:
-        raise ArgumentError("q[1]", "int32 scales, four bytes a head", str(scales if scales is None else scales.dtype))
+        raise ArgumentError(
+            "q[1]",
+            "int32 scales, four bytes a head",
+            str(scales if scales is None else scales.dtype),
+        )
     if codes.dim() == 4:
         if codes.shape[1] != 1 or scales.dim() != 3 or scales.shape[1] != 1:
-            raise ArgumentError("q", "one query a row: [R, 1, H, D/2] and [R, 1, H]", f"{list(codes.shape)} and {list(scales.shape)}")
+            raise ArgumentError(
+                "q",
+                "one query a row: [R, 1, H, D/2] and [R, 1, H]",
+                f"{list(codes.shape)} and {list(scales.shape)}",
+            )
         codes, scales = codes.squeeze(1), scales.squeeze(1)
     if codes.dim() != 3 or tuple(scales.shape) != tuple(codes.shape[:2]):
         raise ArgumentError("q[1]", f"int32 {list(codes.shape[:-1])}", f"{list(scales.shape)}")
-    packed = scales.view(torch.uint8).unflatten(-1, (codes.shape[1], 4))
-    return Query(codes, packed, weights)
+    return Query(codes, scale_bytes(scales), weights)
 
 
 def _logits(
     k: KCache, rows: Rows, query: Query, p: _Parts, block: int, physical: Optional[torch.Tensor]
 ) -> torch.Tensor:
     count, width = p.blocks.shape
-    columns = width * block
-    stride = -(-columns // LOGITS_ALIGNMENT) * LOGITS_ALIGNMENT
-    out = torch.empty((count, stride), dtype=torch.bfloat16, device=p.blocks.device)[:, :columns]
+    out = new_logits(p.blocks, count, width * block)
     stages.sparse_mqa_logits(
         k,
         rows,
@@ -200,7 +218,9 @@ def _logits(
     return out
 
 
-def _check_metadata(metadata: torch.Tensor, rows: int, width: int, block: int, paged: bool, unaligned: bool) -> None:
+def _check_metadata(
+    metadata: torch.Tensor, rows: int, width: int, block: int, paged: bool, unaligned: bool
+) -> None:
     want = (_height(width, block, paged, unaligned), 4 * rows)
     if metadata.dtype != torch.uint8 or tuple(metadata.shape) != want:
         kind = "get_paged_sparse_mqa_logits_metadata" if paged else "get_sparse_mqa_logits_metadata"
@@ -232,11 +252,18 @@ def fp8_fp4_sparse_mqa_logits(
     _check_block(sparse_block_kv)
     query = _query(q, weights)
     _check_metadata(
-        metadata, query.codes.shape[0], num_max_sparse_blocks, sparse_block_kv, False, use_unaligned_ks
+        metadata,
+        query.codes.shape[0],
+        num_max_sparse_blocks,
+        sparse_block_kv,
+        False,
+        use_unaligned_ks,
     )
     codes, scales = kv
     if scales.dtype != torch.int32 or tuple(scales.shape) != tuple(codes.shape[:1]):
-        raise ArgumentError("kv[1]", f"int32 [{codes.shape[0]}]", f"{scales.dtype} {list(scales.shape)}")
+        raise ArgumentError(
+            "kv[1]", f"int32 [{codes.shape[0]}]", f"{scales.dtype} {list(scales.shape)}"
+        )
     k = KCache.split(codes, scales.unsqueeze(1).view(torch.uint8))
     p = _Parts(metadata, num_max_sparse_blocks, False)
     return _logits(k, Rows(p.ke, ks=p.ks), query, p, sparse_block_kv, None)
@@ -261,13 +288,17 @@ def fp8_fp4_paged_sparse_mqa_logits(
     """
     _check_block(sparse_block_kv)
     query = _query(q, weights)
-    _check_metadata(metadata, query.codes.shape[0], num_max_sparse_blocks, sparse_block_kv, True, False)
+    _check_metadata(
+        metadata, query.codes.shape[0], num_max_sparse_blocks, sparse_block_kv, True, False
+    )
     if kv_cache.dim() != 4 or kv_cache.shape[2] != 1:
         raise ArgumentError("kv_cache", "bytes [pages, page_kv, 1, 68]", f"{list(kv_cache.shape)}")
     k = KCache.pages(kv_cache.squeeze(2), head_dim=2 * query.codes.shape[2])
     p = _Parts(metadata, num_max_sparse_blocks, True)
     assert p.physical is not None
-    return _logits(k, Rows(p.ke, page_table=_any_table(k, p)), query, p, sparse_block_kv, p.physical)
+    return _logits(
+        k, Rows(p.ke, page_table=_any_table(k, p)), query, p, sparse_block_kv, p.physical
+    )
 
 
 def _any_table(k: KCache, p: _Parts) -> arrays.View:
@@ -277,5 +308,3 @@ def _any_table(k: KCache, p: _Parts) -> arrays.View:
     if k.device.kind == "cpu":
         return arrays.view("rows.page_table", torch.zeros((1, pages), dtype=torch.int32))
     return arrays.View(p.ks.data_ptr(), "int32", (1, pages), (pages, 1), k.device, p.ks)
-
-
