@@ -7,7 +7,7 @@ Outputs go to the caller's buffers, of any row stride. What differs:
 
 * scores come from :mod:`tamis.deepgemm`: exact, then bfloat16, the same on every device;
 * ties go to the lower position, NaN last, and positions ascend in a row (their order is free there);
-* any topk up to 2,048, not 512, 1,024 and 2,048 alone;
+* any topk up to 4,096, not 512, 1,024 and 2,048 alone;
 * the two flows drop duplicates, so that no position is selected twice (expansion alone keeps them);
 * ``workspace``, ``col_indices``, ``zero_starts`` and ``decode`` are taken and not needed.
 """
