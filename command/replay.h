@@ -29,6 +29,7 @@ enum replay_verb {
     VERB_ARRIVE,
     VERB_SHARE,
     VERB_PREFILL,
+    VERB_INSERT,
     VERB_STEP,
     VERB_ACCEPT,
     VERB_PREEMPT,
@@ -190,6 +191,7 @@ typedef struct replay_flight {
     uint64_t *k_token, *q_token;
     int32_t insert_ratio[2]; /* [ratio - 1] as k_insert is told it */
     int skip_publish;
+    int keys_only; /* no layer selects */
     /* What is true. */
     int32_t *row_request;
     int64_t *row_position;

@@ -154,7 +154,8 @@ static int cpu_fly(replay_engine *base, replay_flight *f, tamis_error *error) {
             continue;
         if (role->k_owner == layer)
             status = insert_keys(e, layer, error);
-        if (role->role == TAMIS_ROLE_REUSE || (role->role == TAMIS_ROLE_SOURCE && f->skip_publish))
+        if (role->role == TAMIS_ROLE_REUSE || f->keys_only ||
+            (role->role == TAMIS_ROLE_SOURCE && f->skip_publish))
             continue;
         if (status == STATUS_GOOD)
             status = select_positions(e, layer, error);

@@ -141,7 +141,7 @@ static tamis_status queue_all(cuda_engine *e, int64_t rows, int32_t requests, ta
             continue;
         if (role->k_owner == layer)
             TRY(queue_insert(e, layer, error));
-        if (role->role == TAMIS_ROLE_REUSE ||
+        if (role->role == TAMIS_ROLE_REUSE || e->flight->keys_only ||
             (role->role == TAMIS_ROLE_SOURCE && e->flight->skip_publish))
             continue;
         TRY(queue_prepare(e, layer, error));
@@ -193,8 +193,8 @@ static tamis_status fly(cuda_engine *e, tamis_error *error) {
     const replay_script *s = e->base.setup->script;
     int64_t rows = e->flight->tokens;
     int32_t requests = e->flight->requests;
-    int key = 0;
-    if (e->graphs) {
+    int key = 0, captured = e->graphs && !e->flight->keys_only;
+    if (captured) {
         for (rows = 1; rows < e->flight->tokens; rows *= 2)
             key += 2;
         rows = rows < s->max_tokens ? rows : s->max_tokens;
@@ -204,7 +204,7 @@ static tamis_status fly(cuda_engine *e, tamis_error *error) {
     TRY(send_inputs(e, error));
     TRY(send_batch(e, rows, requests, error));
     TRY(move_outputs(e, 1, error));
-    if (e->graphs)
+    if (captured)
         TRY(launch_graph(e, key, rows, requests, error));
     else
         TRY(queue_all(e, rows, requests, error));

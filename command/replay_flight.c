@@ -69,7 +69,7 @@ void replay_flight_begin(replay_flight *f) {
     f->tokens = 0;
     f->insert_ratio[0] = 1;
     f->insert_ratio[1] = 2;
-    f->skip_publish = 0;
+    f->skip_publish = f->keys_only = 0;
 }
 
 /* Entries behind a request's last page are random pages: they may be read and must not matter. */

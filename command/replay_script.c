@@ -193,6 +193,7 @@ static const verb_form forms[VERBS] = {
     [VERB_ARRIVE] = {"arrive", 1, {"prompt", "seed"}, {1, 0}, INT32_MAX},
     [VERB_SHARE] = {"share", 2, {"tokens", NULL}, {1, 0}, INT32_MAX},
     [VERB_PREFILL] = {"prefill", 1, {"chunk", "tokens"}, {-1, -1}, INT32_MAX},
+    [VERB_INSERT] = {"insert", 1, {"chunk", "tokens"}, {-1, -1}, INT32_MAX},
     [VERB_STEP] = {"step", 0, {NULL, NULL}, {0, 0}, 0},
     [VERB_ACCEPT] = {"accept", 1, {"", NULL}, {0, 0}, 255},
     [VERB_PREEMPT] = {"preempt", 1, {NULL, NULL}, {0, 0}, 0},
