@@ -13,12 +13,12 @@ from __future__ import annotations
 
 from . import arrays, errors, mxfp4, reference, safetensors, stages, traces, views
 from ._backend import Backend, cuda_built, cuda_devices, tiers
-from ._library import version as _version
 from ._check import Report, check
+from ._library import version as _version
+from ._run import run
 from .errors import Error
 from .indexer import Indexer, Plan, Requirement, Step
 from .model import Model, Role, visible
-from ._run import run
 from .views import KCache, Query, Rows, Selection
 
 __version__ = _version()

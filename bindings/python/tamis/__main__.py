@@ -6,10 +6,9 @@ from __future__ import annotations
 import os
 import sys
 from pathlib import Path
-from typing import List, Optional
 
 
-def main(arguments: Optional[List[str]] = None) -> int:
+def main(arguments: list[str] | None = None) -> int:
     """Runs the command; what is not made in Python replaces this process."""
     arguments = sys.argv[1:] if arguments is None else arguments
     if arguments[:1] == ["report"]:

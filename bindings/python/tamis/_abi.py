@@ -9,7 +9,7 @@ and prototype here to a program compiled from the headers.
 from __future__ import annotations
 
 import ctypes
-from typing import Any, Dict, List, Optional, Tuple, Type, TypeVar
+from typing import Any, Optional, TypeVar
 
 i32 = int
 u32 = int
@@ -26,7 +26,7 @@ chars128 = bytes
 ptr_pair = Any
 i64_pair = Any
 
-_C_TYPES: Dict[str, Any] = {
+_C_TYPES: dict[str, Any] = {
     "i32": ctypes.c_int32,
     "u32": ctypes.c_uint32,
     "i64": ctypes.c_int64,
@@ -43,16 +43,16 @@ _C_TYPES: Dict[str, Any] = {
 }
 
 #: name in C -> mirror
-STRUCTS: Dict[str, Type[ctypes.Structure]] = {}
+STRUCTS: dict[str, type[ctypes.Structure]] = {}
 
-_S = TypeVar("_S", bound=Type[ctypes.Structure])
+_S = TypeVar("_S", bound=type[ctypes.Structure])
 
 
 def mirror(c_name: str) -> Any:
     """Gives a class the fields that its annotations name and lists it in STRUCTS."""
 
     def decorate(cls: _S) -> _S:
-        fields: List[Tuple[str, Any]] = []
+        fields: list[tuple[str, Any]] = []
         for name, kind in cls.__dict__["__annotations__"].items():
             fields.append((name, _C_TYPES[kind]))
         cls._fields_ = fields
@@ -541,10 +541,20 @@ class KvLayoutStruct(ctypes.Structure):
 
 # ---- calls ------------------------------------------------------------------------------------
 
-STAGES = (
-    "q_prepare k_insert k_gather mqa_logits block_max publish expand sparse_mqa_logits topk "
-    "consume source dense"
-).split()
+STAGES = [
+    "q_prepare",
+    "k_insert",
+    "k_gather",
+    "mqa_logits",
+    "block_max",
+    "publish",
+    "expand",
+    "sparse_mqa_logits",
+    "topk",
+    "consume",
+    "source",
+    "dense",
+]
 
 _I32, _I64, _U32 = ctypes.c_int32, ctypes.c_int64, ctypes.c_uint32
 _P, _S_ = ctypes.c_void_p, ctypes.c_char_p
@@ -552,7 +562,7 @@ _SLICE = [_P, _P, _I32, _I32, _P]
 _RUN = [_P, _P, _P, _I32, _I32, _P]
 
 #: name -> (result, arguments). Structs are passed by address.
-FUNCTIONS: Dict[str, Tuple[Any, List[Any]]] = {
+FUNCTIONS: dict[str, tuple[Any, list[Any]]] = {
     "tamis_version": (_S_, []),
     "tamis_abi_version": (_I32, []),
     "tamis_status_text": (_S_, [_I32]),

@@ -11,8 +11,9 @@ import ctypes
 import os
 import sys
 import threading
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any, Callable, Dict, List, Optional
+from typing import Any
 
 from . import _abi
 from ._library import check, error_address, lib
@@ -28,7 +29,7 @@ class Backend:
         threads: slices of a call, the calling thread's among them; None: one for each processor.
     """
 
-    def __init__(self, tier: str = "auto", threads: Optional[int] = 1) -> None:
+    def __init__(self, tier: str = "auto", threads: int | None = 1) -> None:
         handle = ctypes.c_void_p()
         check(lib.tamis_backend_create(tier.encode(), ctypes.addressof(handle), error_address()))
         self.handle = handle.value
@@ -37,7 +38,7 @@ class Backend:
         if not 1 <= threads <= 1024:
             raise ArgumentError("threads", "1 .. 1024", str(threads))
         self.threads = threads
-        self._pool: Optional[ThreadPoolExecutor] = None
+        self._pool: ThreadPoolExecutor | None = None
         self._pid = os.getpid()
         self._lock = threading.Lock()
 
@@ -52,18 +53,18 @@ class Backend:
         name: bytes = lib.tamis_backend_tier(self.handle)
         return name.decode()
 
-    def slices(self, work: Callable[[int, int], int]) -> None:
-        """Runs work(ith, nth), which returns a status, for every slice, and waits for all of them.
+    def slices(self, function: Callable[..., int], *arguments: Any) -> None:
+        """Calls function(*arguments, ith, nth, error) for every slice and waits for all of them.
 
         Raises what a slice found; slices of one call find the same.
         """
         if self.threads == 1:
-            check(work(0, 1))
+            check(function(*arguments, 0, 1, error_address()))
             return
-        pool = self._threads()
-        others = [pool.submit(_slice, work, i, self.threads) for i in range(1, self.threads)]
+        pool, nth = self._threads(), self.threads
+        others = [pool.submit(_slice, function, arguments, i, nth) for i in range(1, nth)]
         try:
-            check(work(0, self.threads))
+            check(function(*arguments, 0, nth, error_address()))
         finally:
             for other in others:
                 other.result()
@@ -76,15 +77,15 @@ class Backend:
             return self._pool
 
 
-def _slice(work: Callable[[int, int], int], ith: int, nth: int) -> None:
-    check(work(ith, nth))
+def _slice(function: Callable[..., int], arguments: tuple[Any, ...], ith: int, nth: int) -> None:
+    check(function(*arguments, ith, nth, error_address()))
 
 
-_default: Dict[int, Backend] = {}
+_default: dict[int, Backend] = {}
 _guard = threading.Lock()
 
 
-def cpu(backend: Optional[Backend] = None, threads: int = 1) -> Backend:
+def cpu(backend: Backend | None = None, threads: int = 1) -> Backend:
     """The backend given, or a shared one of the best tier with that many threads."""
     if backend is not None:
         return backend
@@ -140,7 +141,7 @@ def _start_torch(index: int) -> None:
             torch.cuda.current_stream().synchronize()
 
 
-_driver: Optional[ctypes.CDLL] = None
+_driver: ctypes.CDLL | None = None
 
 
 def _open_driver() -> ctypes.CDLL:
@@ -156,19 +157,19 @@ def _open_driver() -> ctypes.CDLL:
     return _driver
 
 
-def _current_context() -> Optional[int]:
+def _current_context() -> int | None:
     context = ctypes.c_void_p()
     code = _open_driver().cuCtxGetCurrent(ctypes.addressof(context))
     return context.value if code == 0 else None
 
 
-def _set_context(context: Optional[int]) -> None:
+def _set_context(context: int | None) -> None:
     code = _open_driver().cuCtxSetCurrent(context)
     if code != 0:
         raise CudaError("context", "one that can be made current", f"CUresult {code}")
 
 
-_cuda: Dict[int, Cuda] = {}
+_cuda: dict[int, Cuda] = {}
 
 
 def cuda(device: Device) -> Cuda:
@@ -196,7 +197,7 @@ class CudaDevice:
         return f"CudaDevice({self.name!r}, capability={self.capability})"
 
 
-def cuda_devices() -> List[CudaDevice]:
+def cuda_devices() -> list[CudaDevice]:
     """The GPUs of this machine; none also without a driver."""
     count = lib.tamis_cuda_devices(None, 0)
     entries = (_abi.CudaDeviceStruct * max(count, 1))()
@@ -209,9 +210,9 @@ def cuda_built() -> int:
     return int(lib.tamis_cuda_built())
 
 
-def tiers() -> Dict[str, bool]:
+def tiers() -> dict[str, bool]:
     """CPU tiers of this build, lowest first, and whether this machine runs them."""
-    out: Dict[str, bool] = {}
+    out: dict[str, bool] = {}
     supported = ctypes.c_int32()
     for i in range(16):
         name = lib.tamis_tier_name(i, ctypes.addressof(supported))

@@ -10,17 +10,11 @@ from __future__ import annotations
 import ctypes
 import functools
 import sys
+from collections.abc import Callable, Mapping, Sequence
 from typing import (
     Any,
-    Callable,
-    Dict,
     Generic,
-    List,
-    Mapping,
-    Optional,
     ParamSpec,
-    Sequence,
-    Tuple,
     TypeVar,
 )
 
@@ -56,7 +50,7 @@ def float_type(name: str, dtype: str) -> int:
 class _Field:
     """A pointer of the struct and the array that it was checked with."""
 
-    __slots__ = ("struct", "attribute", "view", "dtype", "shape", "strides", "device", "writable")
+    __slots__ = ("attribute", "device", "dtype", "shape", "strides", "struct", "view", "writable")
 
     def __init__(
         self, struct: ctypes.Structure, attribute: str, view: View, writable: bool
@@ -121,7 +115,7 @@ class Call(Generic[T]):
         stage: str,
         struct: Any,
         device: Device,
-        backend: Optional[Backend],
+        backend: Backend | None,
         threads: int,
         stream: Stream,
         workspace: Any,
@@ -131,12 +125,12 @@ class Call(Generic[T]):
         self.struct = struct
         self.device = device
         self.address = ctypes.addressof(struct)
-        self._fields: Dict[str, _Field] = {}
-        self._arrays: Dict[str, Any] = {}
-        self._keep: List[Any] = []
+        self._fields: dict[str, _Field] = {}
+        self._arrays: dict[str, Any] = {}
+        self._keep: list[Any] = []
         self._stream = stream
         self._workspace = workspace
-        self._split: Tuple[Any, ...] = ()
+        self._split: tuple[Any, ...] = ()
         self._backend: Backend
         self._cuda: Cuda
         if device.kind == "cuda":
@@ -166,7 +160,7 @@ class Call(Generic[T]):
     def keep(self, x: Any) -> None:
         self._keep.append(x)
 
-    def finish(self, outputs: T, rows: int = 0) -> "Call[T]":
+    def finish(self, outputs: T, rows: int = 0) -> Call[T]:
         """Gets the workspace; the struct is complete but for it."""
         self.outputs = outputs
         if self.stage in _WORKSPACES:
@@ -260,13 +254,10 @@ class Call(Generic[T]):
             self._run_all()
 
     def _run_all(self) -> None:
-        handle, address = self._backend.handle, self.address
         for function in self._split or (self._function,):
-            self._backend.slices(
-                lambda ith, nth: int(function(handle, address, ith, nth, error_address()))
-            )
+            self._backend.slices(function, self._backend.handle, self.address)
 
-    def update(self, exchanged: Mapping[str, Any]) -> "Call[T]":
+    def update(self, exchanged: Mapping[str, Any]) -> Call[T]:
         """Exchanges arrays, by the names that errors have ("blocks", "query.codes", "rows.ke"),
         for others of the same dtype, shape and strides. ``outputs`` stays what it was: the names
         of outputs are "out.positions" and the like."""
@@ -298,16 +289,16 @@ def output(
     device: Device,
     name: str,
     given: Any,
-    maker: Optional[Maker],
+    maker: Maker | None,
     dtype: str,
     shape: Sequence[int],
     dense: int = 1,
-) -> Tuple[Any, Optional[View]]:
+) -> tuple[Any, View | None]:
     """The caller's array, checked, or a new one of the maker's; neither: None."""
     if given is None and maker is None:
         return None, None
     x = maker.empty(shape, dtype) if given is None and maker is not None else given
-    kinds: Tuple[str, ...] = (dtype,)
+    kinds: tuple[str, ...] = (dtype,)
     if dtype == "bfloat16":
         kinds = arrays.BFLOAT16
     elif dtype == "uint8":

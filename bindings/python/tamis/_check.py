@@ -10,9 +10,10 @@ blocks differ, also by those, so that one fault at the source is reported once.
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
-from typing import Any, Dict, List, Optional, Sequence, Tuple, Union
+from typing import Any
 
 import numpy as np
 
@@ -32,8 +33,8 @@ class Finding:
     list: str  #: "layer 20" or "blocks"
     row: int
     verdict: int = GOOD
-    classes: Tuple[str, ...] = ()  #: that select this list, for "rounding only"
-    fault: Optional[str] = None  #: what is wrong, when it is the list itself
+    classes: tuple[str, ...] = ()  #: that select this list, for "rounding only"
+    fault: str | None = None  #: what is wrong, when it is the list itself
     rank: int = 0  #: its column; -1: the counts
     expected: int = -1
     found: int = -1
@@ -73,12 +74,12 @@ class Report:
 
     verdict: str
     numerics: str
-    rows: List[int]
+    rows: list[int]
     total: int
-    layers: List[int]
-    findings: List[Finding]
-    overlap: Dict[str, float] = field(default_factory=dict)
-    recall: Dict[str, float] = field(default_factory=dict)
+    layers: list[int]
+    findings: list[Finding]
+    overlap: dict[str, float] = field(default_factory=dict)
+    recall: dict[str, float] = field(default_factory=dict)
 
     @property
     def good(self) -> bool:
@@ -86,7 +87,7 @@ class Report:
 
     def __str__(self) -> str:
         lines = []
-        seen: Dict[str, Finding] = {}
+        seen: dict[str, Finding] = {}
         for finding in self.findings:
             worst = seen.get(finding.list)
             if worst is None or finding.verdict > worst.verdict:
@@ -110,7 +111,7 @@ def _count(ids: Any) -> int:
     return int(ends[0]) if ends.size else len(ids)
 
 
-def _own_fault(found: Any, limit: int) -> Tuple[Optional[str], int]:
+def _own_fault(found: Any, limit: int) -> tuple[str | None, int]:
     """A list's own fault and where; what it holds is in range and unique afterwards."""
     count = _count(found)
     outside = np.flatnonzero((found < -1) | (found >= limit))
@@ -164,14 +165,14 @@ def _judge_list(name: str, row: int, found: Any, expected: Any, limit: int, scor
 class _Lists:
     """What is judged."""
 
-    def __init__(self, trace: Trace, result: Optional[Result], numerics: str) -> None:
+    def __init__(self, trace: Trace, result: Result | None, numerics: str) -> None:
         self.trace = trace
         self.numerics = numerics
         if result is None:
             self.selected = {
                 entry.layer: entry.selected for entry in trace.present if entry.selected is not None
             }
-            self.counts: Dict[int, Any] = {}
+            self.counts: dict[int, Any] = {}
             self.blocks = trace.blocks
         else:
             present = {entry.layer for entry in trace.present}
@@ -192,7 +193,7 @@ class _Row:
         self.start = int(layer.ks[row])
         self.n = int(layer.ke[row]) - self.start
         self.weights = layer.weights[row]
-        self._all: Dict[str, Any] = {}
+        self._all: dict[str, Any] = {}
 
     def at(self, numerics: str, positions: Any) -> Any:
         k, query = self.layer.k, self.layer.query
@@ -226,14 +227,14 @@ class _Judge:
         model = lists.trace.model
         self.topk = model.index_topk
         self.width, self.size = model.candidate_topk_blocks, model.candidate_block_size
-        self.findings: List[Finding] = []
+        self.findings: list[Finding] = []
         #: list -> [shared with the exact selection, its size, of the full top-k, its size]
-        self.tallies: Dict[str, List[int]] = {}
+        self.tallies: dict[str, list[int]] = {}
         self.blocks: Any = None
-        self.source_row: Optional[_Row] = None
-        self.class_blocks: Dict[str, Any] = {}
+        self.source_row: _Row | None = None
+        self.class_blocks: dict[str, Any] = {}
 
-    def run(self) -> "_Judge":
+    def run(self) -> _Judge:
         for layer in self.lists.trace.present:
             if layer.role.role == "consumer":
                 self._consumer(layer)
@@ -387,9 +388,9 @@ def check(
     trace: Any,
     result: Any = None,
     *,
-    rows: Union[int, str] = 16,
+    rows: int | str = 16,
     numerics: str = "exact",
-    threads: Optional[int] = None,
+    threads: int | None = None,
 ) -> Report:
     """Judges a result by an independent computation in numpy.
 
@@ -426,7 +427,7 @@ def check(
     return report
 
 
-def _sample(total: int, rows: Union[int, str]) -> List[int]:
+def _sample(total: int, rows: int | str) -> list[int]:
     if rows == "all":
         return list(range(total))
     if not isinstance(rows, int) or rows < 1:
@@ -437,7 +438,7 @@ def _sample(total: int, rows: Union[int, str]) -> List[int]:
     return [i * (total - 1) // (count - 1) if count > 1 else 0 for i in range(count)]
 
 
-def _conclude(findings: List[Finding], numerics: str) -> str:
+def _conclude(findings: list[Finding], numerics: str) -> str:
     """The worst verdict, and the fewest classes that explain all rounding: one if one does."""
     worst = max((finding.verdict for finding in findings), default=GOOD)
     if worst == GOOD:

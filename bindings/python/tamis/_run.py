@@ -5,7 +5,8 @@ from __future__ import annotations
 
 import os
 import time
-from typing import Any, Dict, Iterable, List, Optional
+from collections.abc import Iterable
+from typing import Any
 
 import numpy as np
 
@@ -21,13 +22,13 @@ _TILE = 256  #: rows of a call: bounds its workspace
 def run(
     trace: Any,
     *,
-    layers: Optional[Iterable[int]] = None,
+    layers: Iterable[int] | None = None,
     numerics: str = "exact",
     scores: bool = False,
     slots: bool = False,
     dense: bool = False,
     tier: str = "auto",
-    threads: Optional[int] = None,
+    threads: int | None = None,
 ) -> Result:
     """Selects positions for the rows of a trace, as ``tamis run`` does.
 
@@ -47,7 +48,7 @@ def run(
     blocks = trace.blocks if trace.source is None else None
     for layer in _chosen(trace, layers):
         start = time.perf_counter()
-        parts: List[stages.SourceOutput] = []
+        parts: list[stages.SourceOutput] = []
         for at in range(0, max(trace.rows, 1), _TILE):
             tile = slice(at, at + _TILE)
             parts.append(_tile(trace, layer, tile, blocks, numerics, dense, want, backend))
@@ -67,11 +68,11 @@ def run(
     return out
 
 
-def _chosen(trace: Trace, layers: Optional[Iterable[int]]) -> List[TraceLayer]:
+def _chosen(trace: Trace, layers: Iterable[int] | None) -> list[TraceLayer]:
     if layers is None:
         return trace.present
     numbers = set(layers)
-    known: Dict[int, TraceLayer] = {entry.layer: entry for entry in trace.present}
+    known: dict[int, TraceLayer] = {entry.layer: entry for entry in trace.present}
     for number in sorted(numbers):
         if number not in known:
             raise ArgumentError(
@@ -89,7 +90,7 @@ def _tile(
     blocks: Any,
     numerics: str,
     dense: bool,
-    want: List[str],
+    want: list[str],
     backend: Backend,
 ) -> stages.SourceOutput:
     """Rows of a layer; blocks are published for a source and None otherwise."""

@@ -13,7 +13,8 @@ from __future__ import annotations
 
 import ctypes
 import sys
-from typing import Any, Callable, Dict, NamedTuple, Optional, Sequence, Tuple, Union
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -54,14 +55,14 @@ CPU = Device("cpu", 0)
 class View:
     """An array as calls need it. ``owner`` keeps the memory alive; strides count elements."""
 
-    __slots__ = ("pointer", "dtype", "shape", "strides", "device", "owner", "writable")
+    __slots__ = ("device", "dtype", "owner", "pointer", "shape", "strides", "writable")
 
     def __init__(
         self,
         pointer: int,
         dtype: str,
-        shape: Tuple[int, ...],
-        strides: Tuple[int, ...],
+        shape: tuple[int, ...],
+        strides: tuple[int, ...],
         device: Device,
         owner: Any,
         writable: bool = True,
@@ -98,8 +99,8 @@ def _from_numpy(x: Any) -> View:
     return View(x.ctypes.data, name, x.shape, strides, CPU, x, x.flags.writeable)
 
 
-_TORCH_NAMES: Dict[Any, str] = {}
-_DEVICES: Dict[Any, Device] = {}
+_TORCH_NAMES: dict[Any, str] = {}
+_DEVICES: dict[Any, Device] = {}
 
 
 def _from_torch(x: Any) -> View:
@@ -159,7 +160,7 @@ _capsule_pointer.restype = ctypes.c_void_p
 _capsule_pointer.argtypes = [ctypes.py_object, ctypes.c_char_p]
 
 
-def _from_dlpack(name: str, x: Any, stream: Optional[int]) -> View:
+def _from_dlpack(name: str, x: Any, stream: int | None) -> View:
     kind, index = x.__dlpack_device__()
     if kind in _DL_CPU:
         device = CPU
@@ -190,7 +191,7 @@ def is_torch(x: Any) -> bool:
     return torch is not None and isinstance(x, torch.Tensor)
 
 
-def view(name: str, x: Any, stream: Optional[int] = None) -> View:
+def view(name: str, x: Any, stream: int | None = None) -> View:
     """The view of any array; ``name`` is the argument's, for the exception."""
     if isinstance(x, View):
         return x
@@ -208,7 +209,7 @@ def view(name: str, x: Any, stream: Optional[int] = None) -> View:
 # ---- checks -----------------------------------------------------------------------------------
 
 
-def contiguous_strides(shape: Sequence[int]) -> Tuple[int, ...]:
+def contiguous_strides(shape: Sequence[int]) -> tuple[int, ...]:
     """Strides, in elements, of a dense array of this shape."""
     out = []
     step = 1
@@ -218,7 +219,7 @@ def contiguous_strides(shape: Sequence[int]) -> Tuple[int, ...]:
     return tuple(reversed(out))
 
 
-def _wanted(dtypes: Sequence[str], shape: Sequence[Optional[int]]) -> str:
+def _wanted(dtypes: Sequence[str], shape: Sequence[int | None]) -> str:
     kinds = "a one-byte dtype" if tuple(dtypes) == BYTES else " or ".join(dtypes)
     sizes = ", ".join("*" if size is None else str(size) for size in shape)
     return f"{kinds} [{sizes}]"
@@ -228,11 +229,11 @@ def require(
     name: str,
     x: Any,
     dtypes: Sequence[str],
-    shape: Sequence[Optional[int]],
-    device: Optional[Device] = None,
+    shape: Sequence[int | None],
+    device: Device | None = None,
     dense: int = 1,
     writable: bool = False,
-    stream: Optional[int] = None,
+    stream: int | None = None,
 ) -> View:
     """The view of an array that has to be one of ``dtypes`` and of ``shape`` (None: any size).
 
@@ -293,7 +294,7 @@ _NUMPY_DTYPES = {
 class Maker:
     """Makes outputs of the kind that a call's inputs are: numpy arrays, or torch tensors there."""
 
-    __slots__ = ("torch", "device")
+    __slots__ = ("device", "torch")
 
     def __init__(self, like: Any, device: Device) -> None:
         self.device = device
@@ -312,7 +313,7 @@ class Maker:
         )
 
 
-def aligned_bytes(size: int) -> Tuple[Any, int]:
+def aligned_bytes(size: int) -> tuple[Any, int]:
     """Host memory aligned to 64 bytes: what keeps it alive, and its address."""
     memory = np.empty(max(size, 1) + 64, np.uint8)
     address = int(memory.ctypes.data)
@@ -321,7 +322,8 @@ def aligned_bytes(size: int) -> Tuple[Any, int]:
 
 # ---- streams ----------------------------------------------------------------------------------
 
-Stream = Union[int, Any, None]
+#: An address, a torch or cupy stream, or None: torch's current one.
+Stream = Any
 
 
 def stream_handle(stream: Stream, device: Device) -> int:
@@ -343,7 +345,7 @@ def stream_handle(stream: Stream, device: Device) -> int:
     raise ArgumentError("stream", "an int, a torch stream or None", type(stream).__name__)
 
 
-_current: Optional[Callable[[int], int]] = None
+_current: Callable[[int], int] | None = None
 
 
 def _torch_current(torch: Any) -> Callable[[int], int]:

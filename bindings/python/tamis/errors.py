@@ -7,7 +7,8 @@ need not know which of the two saw a fault first.
 
 from __future__ import annotations
 
-from typing import Any, Dict, Sequence, Tuple, Type
+from collections.abc import Sequence
+from typing import Any
 
 from . import _abi
 
@@ -124,7 +125,12 @@ class CudaError(Error, RuntimeError):
     summary = "the CUDA driver failed a call"
 
 
-_ALL: Tuple[Type[Error], ...] = (
+class ShardError(Error, ValueError):
+    status = -17
+    summary = "the shards of a request's positions are invalid or do not fit together"
+
+
+_ALL: tuple[type[Error], ...] = (
     ArgumentError,
     StructSizeError,
     LayoutError,
@@ -141,8 +147,9 @@ _ALL: Tuple[Type[Error], ...] = (
     LimitError,
     RequirementError,
     CudaError,
+    ShardError,
 )
-BY_STATUS: Dict[int, Type[Error]] = {cls.status: cls for cls in _ALL}
+BY_STATUS: dict[int, type[Error]] = {cls.status: cls for cls in _ALL}
 
 
 def from_struct(error: _abi.ErrorStruct) -> Error:

@@ -16,7 +16,8 @@ from __future__ import annotations
 
 import ctypes
 import sys
-from typing import Any, Dict, List, Mapping, NamedTuple, Optional, Sequence, Tuple, Union
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
 
 from . import _abi, arrays
 from ._backend import Backend, Cuda, cuda
@@ -28,9 +29,9 @@ from .model import Config, Model, Role, load_json, role_of
 from .stages import WANT
 from .views import LAYOUTS, KCache, Query, Selection, fill_query
 
-Settings = Union[Mapping[str, Any], str, None]
+Settings = Mapping[str, Any] | str | None
 
-_SETTINGS: Dict[str, Tuple[type, ...]] = {
+_SETTINGS: dict[str, tuple[type, ...]] = {
     "indexer_kv_dtype": (str,),
     "topk_backend": (str,),
     "numerics": (str,),
@@ -72,7 +73,7 @@ class Fault(NamedTuple):
 _FAULTS = {1: "stale blocks", 2: "other rows", 3: "published twice"}
 
 
-def _settings(given: Settings) -> Dict[str, Any]:
+def _settings(given: Settings) -> dict[str, Any]:
     """The attention config's keys, each of its type; unknown keys are errors."""
     if given is None:
         return {}
@@ -109,7 +110,7 @@ class _Options:
         tier: str,
         context_parallel: int,
         decode_parallel: int,
-        limits: Optional[Mapping[str, int]],
+        limits: Mapping[str, int] | None,
         workspace_limit: int,
     ) -> None:
         if layout not in LAYOUTS:
@@ -139,7 +140,7 @@ class _Options:
             self._limits = limits_struct(limits)
             o.limits = ctypes.addressof(self._limits)
 
-    def failures(self) -> List[Requirement]:
+    def failures(self) -> list[Requirement]:
         address = ctypes.addressof(self.struct)
         count = lib.tamis_indexer_supported(address, None, 0)
         entries = (_abi.RequirementStruct * max(count, 1))()
@@ -191,10 +192,10 @@ class Indexer:
         tier: str = "auto",
         context_parallel: int = 1,
         decode_parallel: int = 1,
-        limits: Optional[Mapping[str, int]] = None,
+        limits: Mapping[str, int] | None = None,
         workspace_limit: int = 0,
     ) -> None:
-        self._handle: Optional[int] = None
+        self._handle: int | None = None
         options = _Options(
             model,
             settings,
@@ -241,9 +242,9 @@ class Indexer:
         tier: str = "auto",
         context_parallel: int = 1,
         decode_parallel: int = 1,
-        limits: Optional[Mapping[str, int]] = None,
+        limits: Mapping[str, int] | None = None,
         workspace_limit: int = 0,
-    ) -> List[Requirement]:
+    ) -> list[Requirement]:
         """The requirements that such an indexer does not meet; none: it can be created."""
         return _Options(
             model,
@@ -272,7 +273,7 @@ class Indexer:
         return name.decode()
 
     @property
-    def roles(self) -> List[Role]:
+    def roles(self) -> list[Role]:
         """The role of every layer."""
         return [self.role(layer) for layer in range(len(self.model.compress_ratios))]
 
@@ -295,7 +296,7 @@ class Indexer:
         threads: int = 1,
         device: Any = "cpu",
         stream: Stream = None,
-    ) -> "Plan":
+    ) -> Plan:
         """A plan: limits and all memory, taken once.
 
         Args:
@@ -335,7 +336,7 @@ def _device(given: Any) -> Device:
 class Step:
     """A forward pass's rows. Made by ``Plan.step``; the plan's next step ends it."""
 
-    __slots__ = ("struct", "address", "tokens", "rows", "device", "_batch", "_keep")
+    __slots__ = ("_batch", "_keep", "address", "device", "rows", "struct", "tokens")
 
     def __init__(
         self, device: Device, batch: _abi.BatchStruct, keep: Sequence[Any], tokens: int, rows: int
@@ -353,7 +354,7 @@ class Step:
         identity; False on a GPU, whose lengths no host reads."""
         return bool(lib.tamis_step_is_short(self.address, ratio, topk))
 
-    def _int32(self, address: Optional[int]) -> Any:
+    def _int32(self, address: int | None) -> Any:
         """A copy of one of the step's arrays, on the CPU."""
         if self.device.kind != "cpu":
             raise ArgumentError("step", "one on the CPU", f"one on {self.device}")
@@ -393,9 +394,9 @@ class Plan:
         self.device = device
         self.threads = limits.threads if device.kind == "cpu" else 1
         self._limits = limits
-        self._handle: Optional[int] = None
-        self._cuda: Optional[Cuda] = None
-        self._backend: Optional[Backend] = None
+        self._handle: int | None = None
+        self._cuda: Cuda | None = None
+        self._backend: Backend | None = None
         handle = ctypes.c_void_p()
         where = ctypes.addressof(limits)
         self.max_rows = int(lib.tamis_plan_max_rows(where))
@@ -454,9 +455,9 @@ class Plan:
         context: Any,
         query_start: Any,
         *,
-        page_tables: Optional[Mapping[int, Any]] = None,
-        k_starts: Optional[Mapping[int, Any]] = None,
-        tokens: Optional[int] = None,
+        page_tables: Mapping[int, Any] | None = None,
+        k_starts: Mapping[int, Any] | None = None,
+        tokens: int | None = None,
         padded_rows: int = 0,
         stream: Stream = None,
     ) -> Step:
@@ -478,7 +479,7 @@ class Plan:
             if self.device.kind != "cpu":
                 raise ArgumentError("tokens", f"given for arrays on {self.device}", "None")
             tokens = int(query_start[-1])
-        keep: List[Any] = [c, q]
+        keep: list[Any] = [c, q]
         b = _abi.BatchStruct()
         lib.tamis_batch_default(ctypes.addressof(b))
         b.requests, b.tokens, b.padded_rows = requests, tokens, padded_rows
@@ -512,11 +513,11 @@ class Plan:
         k: KCache,
         query: Query,
         *,
-        rows: Optional[int] = None,
+        rows: int | None = None,
         want: Sequence[str] = WANT,
-        out: Optional[Selection] = None,
+        out: Selection | None = None,
         blocks: Any = None,
-    ) -> "LayerCall":
+    ) -> LayerCall:
         """A layer's call, checked and kept: ``run(step)`` does it for as many steps as wanted.
 
         Args:
@@ -539,7 +540,7 @@ class Plan:
         return PlanCounters(*(getattr(s, name) for name in PlanCounters._fields))
 
     @property
-    def fault(self) -> Optional[Fault]:
+    def fault(self) -> Fault | None:
         """The first fault of the work that a GPU has done since the last ``clear``: waits for
         nothing. None on the CPU, where faults are exceptions."""
         if self._cuda is None:
@@ -581,9 +582,9 @@ class LayerCall:
         layer: int,
         k: KCache,
         query: Query,
-        rows: Optional[int],
+        rows: int | None,
         want: Sequence[str],
-        out: Optional[Selection],
+        out: Selection | None,
         blocks: Any,
     ) -> None:
         self.plan = plan
@@ -605,7 +606,7 @@ class LayerCall:
         fill_query(a.query, *views)
         self._tokens = views[0].shape[0]
         self._rows = self._tokens if rows is None else rows
-        self._keep: List[Any] = [k, views]
+        self._keep: list[Any] = [k, views]
         self.outputs = self._selection(query, want, out)
         self.blocks = blocks
         if blocks is not None:
@@ -613,7 +614,7 @@ class LayerCall:
             a.blocks, a.blocks_stride = v.pointer, stride(v, 0, v.shape[1])
             self._rows = min(self._rows, v.shape[0])
 
-    def _selection(self, query: Query, want: Sequence[str], out: Optional[Selection]) -> Selection:
+    def _selection(self, query: Query, want: Sequence[str], out: Selection | None) -> Selection:
         topk = self.plan.indexer.model.index_topk
         maker = Maker(query.codes, self.device)
         made = []
@@ -656,11 +657,8 @@ class LayerCall:
 
     def _run_slices(self, step: Step, backend: Backend) -> None:
         """Few rows on many threads: a row's scores are shared out, then merged."""
-        functions: Tuple[Any, ...] = (self._function,)
+        functions: tuple[Any, ...] = (self._function,)
         if step.rows < backend.threads:
             functions = (lib.tamis_layer_score, lib.tamis_layer_merge)
-        plan, first, second = self.plan.handle, step.address, self.address
         for function in functions:
-            backend.slices(
-                lambda ith, nth: int(function(plan, first, second, ith, nth, error_address()))
-            )
+            backend.slices(function, self.plan.handle, step.address, self.address)

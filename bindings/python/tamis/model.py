@@ -6,9 +6,10 @@ from __future__ import annotations
 import ctypes
 import json
 import os
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Dict, List, Mapping, NamedTuple, Optional, Tuple, Union
+from typing import Any, NamedTuple, Union
 
 from . import _abi
 from ._library import check, error_address, lib
@@ -49,7 +50,7 @@ class _Reader:
         nested = config.get("text_config")
         if nested is not None and not isinstance(nested, Mapping):
             self.refuse("text_config", "an object", nested)
-        self.values: Dict[str, Any] = {}
+        self.values: dict[str, Any] = {}
         for key in _KEYS:
             outside = config.get(key)
             inside = None if nested is None else nested.get(key)
@@ -68,7 +69,7 @@ class _Reader:
             self.refuse(key, f"an integer, {least} .. {most}", value)
         return int(value)
 
-    def integers(self, key: str, most: int) -> Tuple[int, ...]:
+    def integers(self, key: str, most: int) -> tuple[int, ...]:
         value = self.values[key]
         if not isinstance(value, (list, tuple)) or len(value) > _LAYER_LIMIT:
             self.refuse(key, f"an array of at most {_LAYER_LIMIT} integers", value)
@@ -121,9 +122,9 @@ class Model:
     ``candidate_source_layer_id`` is -1 and the other two candidate values 0 for a one-level model.
     """
 
-    compress_ratios: Tuple[int, ...]
-    kv_source_layer_ids: Tuple[int, ...]
-    index_source_layer_ids: Tuple[int, ...]
+    compress_ratios: tuple[int, ...]
+    kv_source_layer_ids: tuple[int, ...]
+    index_source_layer_ids: tuple[int, ...]
     index_n_heads: int
     index_head_dim: int
     index_topk: int
@@ -132,7 +133,7 @@ class Model:
     candidate_block_size: int = 0
 
     @classmethod
-    def from_config(cls, config: Config, *, name: str = "", strict: bool = False) -> "Model":
+    def from_config(cls, config: Config, *, name: str = "", strict: bool = False) -> Model:
         """A model from a config.json: a dict, JSON text or a path. Unknown keys are ignored, null
         counts as absent, and the keys may lie in ``text_config``.
 
@@ -173,9 +174,9 @@ class Model:
         """Whether the model has a candidate source."""
         return self.candidate_source_layer_id >= 0
 
-    def to_config(self) -> Dict[str, Any]:
+    def to_config(self) -> dict[str, Any]:
         """The keys of a config.json."""
-        out: Dict[str, Any] = {
+        out: dict[str, Any] = {
             "compress_ratios": list(self.compress_ratios),
             "kv_source_layer_ids": list(self.kv_source_layer_ids),
             "index_source_layer_ids": list(self.index_source_layer_ids),
@@ -188,7 +189,7 @@ class Model:
                 out[key] = getattr(self, key)
         return out
 
-    def struct(self) -> Tuple[_abi.ModelStruct, Any]:
+    def struct(self) -> tuple[_abi.ModelStruct, Any]:
         """The C struct, and what has to live as long as it does."""
         arrays = [
             (ctypes.c_int32 * max(len(values), 1))(*values)
@@ -210,7 +211,7 @@ class Model:
             setattr(s, key, getattr(self, key))
         return s, arrays
 
-    def roles(self) -> List[Role]:
+    def roles(self) -> list[Role]:
         """The role of every layer. Raises ModelError naming the key and the layer."""
         struct, keep = self.struct()
         out = (_abi.LayerRoleStruct * len(self.compress_ratios))()
@@ -231,5 +232,5 @@ def visible(token: int, ratio: int) -> int:
     return int(lib.tamis_visible(token, ratio))
 
 
-def named(entry: Optional[bytes]) -> str:
+def named(entry: bytes | None) -> str:
     return (entry or b"").decode()

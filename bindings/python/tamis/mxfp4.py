@@ -8,7 +8,7 @@ with a NaN or an infinity gets the scale byte 255 and codes 0.
 
 from __future__ import annotations
 
-from typing import Any, Tuple
+from typing import Any
 
 import numpy as np
 
@@ -32,7 +32,7 @@ def float32_to_bfloat16(x: Any) -> Any:
     return np.where(nan, (bits >> 16) | 0x40, rounded).astype(np.uint16)
 
 
-def quantize(x: Any) -> Tuple[Any, Any]:
+def quantize(x: Any) -> tuple[Any, Any]:
     """MXFP4 codes ``uint8 [..., D/2]`` and scales ``uint8 [..., D/32]`` of ``x [..., D]``.
 
     x is float32, or bfloat16 as uint16 bits.

@@ -9,7 +9,7 @@ bfloat16) gives what rounding the exact value gives.
 
 from __future__ import annotations
 
-from typing import Any, List, Optional, Tuple
+from typing import Any
 
 import numpy as np
 
@@ -91,10 +91,10 @@ def _dots(k: _Side, q: _Side) -> Any:
     return _sum_odd(terms)
 
 
-def _sum_odd(terms: List[Any]) -> Any:
+def _sum_odd(terms: list[Any]) -> Any:
     """The exact sum of a few float64 arrays, rounded to odd: an expansion without overlaps, then
     its leading part with the sign of the rest."""
-    parts: List[Any] = []
+    parts: list[Any] = []
     for x in terms:
         for i, y in enumerate(parts):  # Shewchuk's grow-expansion, smallest first
             s = x + y
@@ -264,7 +264,7 @@ def expand(
     block_size: int = 8,
     keep_duplicates: bool = False,
     fixed_width: bool = False,
-) -> Tuple[Any, int, int]:
+) -> tuple[Any, int, int]:
     """A candidate list as sparse blocks, their number and the valid columns (spec 5.4)."""
     length = max(ke - ks, 0)
     each = candidate_size // block_size
@@ -304,7 +304,7 @@ def _rotate(x: Any, table: Any) -> Any:
     return mxfp4.float32_to_bfloat16(out)
 
 
-def q_prepare(q: Any, positions: Any, rope: Any, weights: Any = None) -> Tuple[Any, Any, Any]:
+def q_prepare(q: Any, positions: Any, rope: Any, weights: Any = None) -> tuple[Any, Any, Any]:
     """Codes, scales and float32 weights of bfloat16 queries ``[T, H, D]`` (uint16), spec 3.
 
     rope: float32 ``[P, 64]``; weights: float32 ``[T, H]`` or None.
@@ -312,7 +312,7 @@ def q_prepare(q: Any, positions: Any, rope: Any, weights: Any = None) -> Tuple[A
     x = mxfp4.bfloat16_to_float32(q)
     with np.errstate(all="ignore"):
         codes, scales = mxfp4.quantize(_rotate(x, np.asarray(rope)[positions]))
-    scaled: Optional[Any] = None
+    scaled: Any | None = None
     if weights is not None:
         factor = np.float32(1 / np.sqrt(float(x.shape[1] * x.shape[2])))
         scaled = np.asarray(weights, np.float32) * factor
@@ -321,7 +321,7 @@ def q_prepare(q: Any, positions: Any, rope: Any, weights: Any = None) -> Tuple[A
 
 def k_prepare(
     x: Any, positions: Any, norm_weight: Any, rope: Any, eps: float = 1e-6, ratio: int = 1
-) -> Tuple[Any, Any]:
+) -> tuple[Any, Any]:
     """Codes and scales of bfloat16 keys ``[T, D]`` (uint16), as k_insert stores them (spec 3).
 
     norm_weight: float32 ``[D]``. Tokens that end no group are prepared all the same.

@@ -14,7 +14,8 @@ import json
 import os
 import stat
 import sys
-from typing import Any, Callable, Dict, List, Mapping, Optional, Tuple, Union
+from collections.abc import Callable, Mapping
+from typing import Any, Union
 
 import numpy as np
 
@@ -25,7 +26,7 @@ Path = Union[str, "os.PathLike[str]"]
 _HEADER_LIMIT = 16 << 20
 
 #: name in the file -> (bytes, numpy's dtype)
-_DTYPES: Dict[str, Tuple[int, Any]] = {
+_DTYPES: dict[str, tuple[int, Any]] = {
     "U8": (1, np.uint8),
     "I32": (4, np.int32),
     "I64": (8, np.int64),
@@ -49,7 +50,7 @@ _WRITTEN = {"uint8": "U8", "int32": "I32", "int64": "I64", "float32": "F32", "bf
 class Tensor:
     """One tensor of a file: ``dtype`` as the file has it ("BF16"), ``array`` in numpy."""
 
-    __slots__ = ("name", "dtype", "array")
+    __slots__ = ("array", "dtype", "name")
 
     def __init__(self, name: str, dtype: str, array: Any) -> None:
         self.name = name
@@ -64,7 +65,7 @@ class Tensor:
 class File:
     """An opened file: ``metadata`` and ``tensors`` by name."""
 
-    def __init__(self, path: str, metadata: Dict[str, str], tensors: Dict[str, Tensor]) -> None:
+    def __init__(self, path: str, metadata: dict[str, str], tensors: dict[str, Tensor]) -> None:
         self.path = path
         self.metadata = metadata
         self.tensors = tensors
@@ -72,7 +73,7 @@ class File:
     def __contains__(self, name: str) -> bool:
         return name in self.tensors
 
-    def get(self, name: str) -> Optional[Tensor]:
+    def get(self, name: str) -> Tensor | None:
         return self.tensors.get(name)
 
 
@@ -83,7 +84,7 @@ def _kind(value: Any) -> str:
     return names.get(type(value), "another JSON value")
 
 
-def unique(pairs: List[Tuple[str, Any]]) -> Dict[str, Any]:
+def unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     """The object of a JSON text; a name twice is refused."""
     out = dict(pairs)
     if len(out) != len(pairs):
@@ -112,7 +113,7 @@ def _map(path: Path) -> Any:
         return np.memmap(file, np.uint8, "r")
 
 
-def _header(data: Any) -> Tuple[Dict[str, Any], int]:
+def _header(data: Any) -> tuple[dict[str, Any], int]:
     if data.size < 8:
         raise FormatError("file", "8 bytes of header length", f"{data.size} bytes")
     length = int.from_bytes(data[:8].tobytes(), "little")
@@ -138,7 +139,7 @@ def _is_int(value: Any) -> bool:
     return isinstance(value, int) and not isinstance(value, bool)
 
 
-def _shape(name: str, entry: Mapping[str, Any], element: int) -> Tuple[Tuple[int, ...], int]:
+def _shape(name: str, entry: Mapping[str, Any], element: int) -> tuple[tuple[int, ...], int]:
     shape = entry.get("shape")
     if not isinstance(shape, list):
         raise FormatError(name, "shape: an array of integers", _kind(shape))
@@ -170,7 +171,7 @@ def _offsets(name: str, entry: Mapping[str, Any], size: int, room: int) -> int:
     return int(begin)
 
 
-def _tensor(name: str, entry: Any, data: Any) -> Tuple[int, int, Tensor]:
+def _tensor(name: str, entry: Any, data: Any) -> tuple[int, int, Tensor]:
     """Where a tensor begins, its bytes, and itself."""
     if not isinstance(entry, dict):
         raise FormatError(name, "an object with dtype, shape, data_offsets", _kind(entry))
@@ -223,14 +224,14 @@ def read(path: Path) -> File:
     return File(os.fspath(path), metadata, {tensor.name: tensor for _, _, tensor in entries})
 
 
-def _place(entry: Tuple[int, int, Tensor]) -> Tuple[int, int]:
+def _place(entry: tuple[int, int, Tensor]) -> tuple[int, int]:
     return entry[0], entry[1]
 
 
 # ---- writing ----------------------------------------------------------------------------------
 
 
-def _to_write(name: str, x: Any) -> Tuple[str, Any]:
+def _to_write(name: str, x: Any) -> tuple[str, Any]:
     """The file's dtype and a dense array. uint16 is taken for bfloat16 bits."""
     if hasattr(x, "detach"):  # a torch tensor, of any device
         x = x.detach().cpu().contiguous()
@@ -251,7 +252,7 @@ def write(
     path: Path,
     tensors: Mapping[str, Any],
     metadata: Mapping[str, str],
-    check: Optional[Callable[[str], Any]] = None,
+    check: Callable[[str], Any] | None = None,
 ) -> None:
     """Writes a file whole or not at all: to a temporary in its folder, synced, then renamed.
 
@@ -261,7 +262,7 @@ def write(
     """
     ready = [(name, *_to_write(name, x)) for name, x in tensors.items()]
     ready.sort(key=lambda entry: (-entry[2].itemsize, entry[0]))
-    header: Dict[str, Any] = {"__metadata__": dict(metadata)}
+    header: dict[str, Any] = {"__metadata__": dict(metadata)}
     at = 0
     for name, dtype, array in ready:
         header[name] = {
@@ -300,7 +301,7 @@ def write(
 _serial = itertools.count()
 
 
-def _temporary(folder: str) -> Tuple[str, int]:
+def _temporary(folder: str) -> tuple[str, int]:
     """A new file with the permissions that any other would get."""
     while True:
         path = os.path.join(folder, f".tamis.tmp-{os.getpid()}-{next(_serial)}")

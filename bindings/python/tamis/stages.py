@@ -23,8 +23,8 @@ captured in a torch CUDA graph: make one eager call before, which loads the kern
 
 from __future__ import annotations
 
-import ctypes
-from typing import Any, NamedTuple, Optional, Sequence, Tuple
+from collections.abc import Sequence
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -33,14 +33,12 @@ from ._backend import Backend
 from ._calls import Call, Stage, float_type, numerics_code, output
 from .arrays import (
     BFLOAT16,
-    BYTES,
     FLOAT32,
     FLOATS,
     INT32,
     INT64,
     Maker,
     Stream,
-    View,
     require,
     stride,
 )
@@ -158,7 +156,7 @@ def _selection(
     rows: int,
     topk: int,
     want: Sequence[str],
-    out: Optional[Selection],
+    out: Selection | None,
     maker: Maker,
 ) -> Selection:
     struct = call.struct.selection
@@ -225,8 +223,8 @@ def q_prepare(
     weights: Any = None,
     *,
     weights_dtype: str = "float32",
-    out: Optional[Query] = None,
-    backend: Optional[Backend] = None,
+    out: Query | None = None,
+    backend: Backend | None = None,
     threads: int = 1,
     stream: Stream = None,
 ) -> Call[Query]:
@@ -296,7 +294,7 @@ def k_insert(
     *,
     eps: Any = 1e-6,
     ratio: int = 1,
-    backend: Optional[Backend] = None,
+    backend: Backend | None = None,
     threads: int = 1,
     stream: Stream = None,
 ) -> Call[None]:
@@ -346,8 +344,8 @@ def k_gather(
     start: Any,
     size: int,
     *,
-    out: Optional[Split] = None,
-    backend: Optional[Backend] = None,
+    out: Split | None = None,
+    backend: Backend | None = None,
     threads: int = 1,
     stream: Stream = None,
 ) -> Call[Split]:
@@ -382,7 +380,7 @@ def k_gather(
 
 
 def _logits(
-    call: Call[Any], given: Any, maker: Optional[Maker], dtype: str, shape: Tuple[int, int]
+    call: Call[Any], given: Any, maker: Maker | None, dtype: str, shape: tuple[int, int]
 ) -> Any:
     if given is not None:
         found = require("out.logits", given, FLOATS, shape, call.device)
@@ -401,14 +399,14 @@ def mqa_logits(
     rows: Rows,
     query: Query,
     *,
-    columns: Optional[int] = None,
+    columns: int | None = None,
     logits: bool = True,
     block_max: bool = False,
     block_size: int = 8,
     dtype: str = "float32",
     numerics: str = "exact",
-    out: Optional[Logits] = None,
-    backend: Optional[Backend] = None,
+    out: Logits | None = None,
+    backend: Backend | None = None,
     threads: int = 1,
     stream: Stream = None,
 ) -> Call[Logits]:
@@ -459,7 +457,7 @@ def block_max(
     *,
     block_size: int = 8,
     out: Any = None,
-    backend: Optional[Backend] = None,
+    backend: Backend | None = None,
     threads: int = 1,
     stream: Stream = None,
 ) -> Call[Any]:
@@ -502,7 +500,7 @@ def sparse_mqa_logits(
     dtype: str = "float32",
     numerics: str = "exact",
     out: Any = None,
-    backend: Optional[Backend] = None,
+    backend: Backend | None = None,
     threads: int = 1,
     stream: Stream = None,
 ) -> Call[Any]:
@@ -534,8 +532,8 @@ def publish(
     topk_blocks: int,
     *,
     block_size: int = 8,
-    out: Optional[Blocks] = None,
-    backend: Optional[Backend] = None,
+    out: Blocks | None = None,
+    backend: Backend | None = None,
     threads: int = 1,
     stream: Stream = None,
 ) -> Call[Blocks]:
@@ -562,7 +560,7 @@ def publish(
 
 
 def _published(
-    call: Call[Any], rows: int, width: int, out: Optional[Blocks], maker: Optional[Maker]
+    call: Call[Any], rows: int, width: int, out: Blocks | None, maker: Maker | None
 ) -> Blocks:
     given = out or Blocks(None, None)
     blocks, b = output(call.device, "blocks", given.blocks, maker, "int32", (rows, width))
@@ -584,8 +582,8 @@ def expand(
     block_size: int = 8,
     keep_duplicates: bool = False,
     fixed_width: bool = False,
-    out: Optional[Expanded] = None,
-    backend: Optional[Backend] = None,
+    out: Expanded | None = None,
+    backend: Backend | None = None,
     threads: int = 1,
     stream: Stream = None,
 ) -> Call[Expanded]:
@@ -625,7 +623,7 @@ def expand(
 @Stage
 def topk(
     logits: Any,
-    rows: Optional[Rows],
+    rows: Rows | None,
     topk: int,
     *,
     columns: Any = None,
@@ -633,8 +631,8 @@ def topk(
     block_size: int = 8,
     page_size: int = 0,
     want: Sequence[str] = WANT,
-    out: Optional[Selection] = None,
-    backend: Optional[Backend] = None,
+    out: Selection | None = None,
+    backend: Backend | None = None,
     threads: int = 1,
     stream: Stream = None,
 ) -> Call[Selection]:
@@ -688,9 +686,9 @@ def consume(
     block_size: int = 8,
     numerics: str = "exact",
     want: Sequence[str] = WANT,
-    out: Optional[Selection] = None,
+    out: Selection | None = None,
     workspace: Any = None,
-    backend: Optional[Backend] = None,
+    backend: Backend | None = None,
     threads: int = 1,
     stream: Stream = None,
 ) -> Call[Selection]:
@@ -725,9 +723,9 @@ def source(
     block_size: int = 8,
     numerics: str = "exact",
     want: Sequence[str] = WANT,
-    out: Optional[SourceOutput] = None,
+    out: SourceOutput | None = None,
     workspace: Any = None,
-    backend: Optional[Backend] = None,
+    backend: Backend | None = None,
     threads: int = 1,
     stream: Stream = None,
 ) -> Call[SourceOutput]:
@@ -765,9 +763,9 @@ def dense(
     block_size: int = 8,
     numerics: str = "exact",
     want: Sequence[str] = WANT,
-    out: Optional[Selection] = None,
+    out: Selection | None = None,
     workspace: Any = None,
-    backend: Optional[Backend] = None,
+    backend: Backend | None = None,
     threads: int = 1,
     stream: Stream = None,
 ) -> Call[Selection]:

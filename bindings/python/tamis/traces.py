@@ -10,7 +10,8 @@ from __future__ import annotations
 
 import json
 import os
-from typing import Any, Dict, List, Mapping, Optional, Tuple, Union
+from collections.abc import Mapping
+from typing import Any, Union
 
 import numpy as np
 
@@ -82,7 +83,7 @@ class Trace:
             their source and every row fits the pool, every visible block), or None.
     """
 
-    def __init__(self, path: str, model: Model, about: Optional[str]) -> None:
+    def __init__(self, path: str, model: Model, about: str | None) -> None:
         self.path = path
         self.model = model
         self.roles = model.roles()
@@ -92,7 +93,7 @@ class Trace:
         self.position: Any = None
         self.request: Any = None
         self.context: Any = None
-        self.layers: List[TraceLayer] = []
+        self.layers: list[TraceLayer] = []
         self.blocks: Any = None
 
     def layer(self, number: int) -> TraceLayer:
@@ -103,12 +104,12 @@ class Trace:
         raise FormatError("layer", "an index source layer of the trace", str(number))
 
     @property
-    def present(self) -> List[TraceLayer]:
+    def present(self) -> list[TraceLayer]:
         """The layers that the trace holds."""
         return [entry for entry in self.layers if entry.present]
 
     @property
-    def source(self) -> Optional[TraceLayer]:
+    def source(self) -> TraceLayer | None:
         """The candidate source, when the trace holds it."""
         for entry in self.present:
             if entry.role.role == "source":
@@ -124,13 +125,13 @@ class Result:
 
     def __init__(
         self,
-        selected: Dict[int, Any],
+        selected: dict[int, Any],
         blocks: Any = None,
-        counts: Optional[Dict[int, Any]] = None,
-        scores: Optional[Dict[int, Any]] = None,
-        slots: Optional[Dict[int, Any]] = None,
+        counts: dict[int, Any] | None = None,
+        scores: dict[int, Any] | None = None,
+        slots: dict[int, Any] | None = None,
         numerics: str = "exact",
-        seconds: Optional[Dict[int, float]] = None,
+        seconds: dict[int, float] | None = None,
     ) -> None:
         self.selected = selected
         self.blocks = blocks
@@ -142,7 +143,7 @@ class Result:
 
     def save(self, path: Path) -> None:
         """Writes a result file, whole or not at all."""
-        tensors: Dict[str, Any] = {}
+        tensors: dict[str, Any] = {}
         for prefix, arrays in (
             ("selected", self.selected),
             ("count", self.counts),
@@ -160,13 +161,13 @@ class Result:
 # ---- finding tensors --------------------------------------------------------------------------
 
 
-def _describe(dtypes: Tuple[str, ...], shape: Tuple[Optional[int], ...]) -> str:
+def _describe(dtypes: tuple[str, ...], shape: tuple[int | None, ...]) -> str:
     sizes = ", ".join("N" if n is None else str(n) for n in shape)
     return f"{' or '.join(dtypes)} [{sizes}]"
 
 
 def _find(
-    file: safetensors.File, name: str, dtypes: Tuple[str, ...], shape: Tuple[Optional[int], ...]
+    file: safetensors.File, name: str, dtypes: tuple[str, ...], shape: tuple[int | None, ...]
 ) -> Any:
     """The array of that name, of one of these dtypes and this shape; None when there is none."""
     tensor = file.get(name)
@@ -184,8 +185,8 @@ def _has(file: safetensors.File, name: str) -> bool:
 
 
 def _mxfp4(
-    file: safetensors.File, name: str, shape: Tuple[Optional[int], ...], why: str
-) -> Tuple[Any, Any]:
+    file: safetensors.File, name: str, shape: tuple[int | None, ...], why: str
+) -> tuple[Any, Any]:
     """Codes and scales of NAME, quantised from floats or as they lie in the file."""
     dim = shape[-1] or 0
     plain = _find(file, name, ("F32", "BF16"), shape)
@@ -202,7 +203,7 @@ def _mxfp4(
     return (codes, scales) if plain is None else _quantize(plain)
 
 
-def _quantize(x: Any) -> Tuple[Any, Any]:
+def _quantize(x: Any) -> tuple[Any, Any]:
     """In pieces, so that temporaries stay small beside the array."""
     codes = np.empty((*x.shape[:-1], x.shape[-1] // 2), np.uint8)
     scales = np.empty((*x.shape[:-1], x.shape[-1] // 32), np.uint8)
@@ -303,7 +304,7 @@ def _load_layer(
     trace: Trace,
     layer: TraceLayer,
     file: safetensors.File,
-    caches: Dict[int, KCache],
+    caches: dict[int, KCache],
     given: bool,
 ) -> None:
     model, number = trace.model, layer.layer
@@ -327,7 +328,7 @@ def _load_layer(
 
 
 def _load_layers(trace: Trace, file: safetensors.File) -> None:
-    caches: Dict[int, KCache] = {}
+    caches: dict[int, KCache] = {}
     given = "request" in file
     for number in trace.model.index_source_layer_ids:
         layer = TraceLayer(number, trace.roles[number])
@@ -411,7 +412,7 @@ def read_result(path: Path, trace: Trace) -> Result:
         raise FormatError(
             "__metadata__.format", f"{RESULT_FORMAT} or {TRACE_FORMAT}, where given", str(form)
         )
-    found: Dict[str, Dict[int, Any]] = {"selected": {}, "count": {}, "score": {}, "slot": {}}
+    found: dict[str, dict[int, Any]] = {"selected": {}, "count": {}, "score": {}, "slot": {}}
     wide = (trace.rows, trace.model.index_topk)
     kinds = (
         ("selected", "I32", wide),
@@ -441,9 +442,7 @@ def read_result(path: Path, trace: Trace) -> Result:
     )
 
 
-def write(
-    path: Path, model: Config, tensors: Mapping[str, Any], about: Optional[str] = None
-) -> None:
+def write(path: Path, model: Config, tensors: Mapping[str, Any], about: str | None = None) -> None:
     """Writes a trace: ``tensors`` by the names of docs/trace.md (``q.20``, ``k.20.codes``, ..),
     numpy or torch. The file is read back as a trace before it replaces anything at ``path``."""
     config: Any = model

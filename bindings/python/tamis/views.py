@@ -7,7 +7,7 @@ request's context, a *block* some consecutive positions, a *slot* a place in a p
 
 from __future__ import annotations
 
-from typing import Any, List, NamedTuple, Optional, Tuple
+from typing import Any, NamedTuple
 
 from . import _abi, arrays
 from .arrays import BYTES, FLOATS, INT32, Device, View, require, stride
@@ -37,7 +37,7 @@ class Selection(NamedTuple):
 class KCache:
     """Index-K memory of one layer, never copied. Made by ``pages``, ``split`` or ``rows``."""
 
-    __slots__ = ("layout", "head_dim", "page_size", "size", "codes", "scales", "_view", "_scales")
+    __slots__ = ("_scales", "_view", "codes", "head_dim", "layout", "page_size", "scales", "size")
 
     def __init__(
         self,
@@ -47,7 +47,7 @@ class KCache:
         codes: Any,
         scales: Any,
         view: View,
-        scales_view: Optional[View],
+        scales_view: View | None,
     ) -> None:
         self.layout = layout
         self.head_dim = head_dim
@@ -59,7 +59,7 @@ class KCache:
         self._scales = scales_view
 
     @classmethod
-    def pages(cls, data: Any, page_size: Optional[int] = None, head_dim: int = 128) -> "KCache":
+    def pages(cls, data: Any, page_size: int | None = None, head_dim: int = 128) -> KCache:
         """``mxfp4_page``, the servers' layout: a page's codes, slot-major, then its scales.
 
         data: bytes ``[pages, page_size, D/2 + D/32]`` (68 at D = 128), or ``[pages, bytes]`` with
@@ -81,7 +81,7 @@ class KCache:
         return cls("mxfp4_page", head_dim, page_size, data, None, v, None)
 
     @classmethod
-    def split(cls, codes: Any, scales: Any) -> "KCache":
+    def split(cls, codes: Any, scales: Any) -> KCache:
         """``mxfp4_split``: codes ``[N, D/2]`` and scales ``[N, D/32]``, bytes."""
         c = require("k.codes", codes, BYTES, (None, None))
         head_dim = c.shape[1] * 2
@@ -90,7 +90,7 @@ class KCache:
         return cls("mxfp4_split", head_dim, 0, codes, scales, c, s)
 
     @classmethod
-    def rows(cls, data: Any) -> "KCache":
+    def rows(cls, data: Any) -> KCache:
         """``mxfp4_row``: bytes ``[N, D/2 + D/32]``, 68 at D = 128."""
         v = require("k.codes", data, BYTES, (None, None))
         if v.shape[1] not in (34, 68):
@@ -120,7 +120,7 @@ class KCache:
             k.scales = self._scales.pointer
             k.scales_stride = stride(self._scales, 0, self._scales.shape[1])
 
-    def tensors(self) -> List[Tuple[str, View]]:
+    def tensors(self) -> list[tuple[str, View]]:
         """Named views, for calls that keep and exchange them."""
         out = [("k.codes", self._view)]
         if self._scales is not None:
@@ -143,7 +143,7 @@ class Query(NamedTuple):
     scales: Any
     weights: Any
 
-    def views(self, device: Optional[Device] = None) -> Tuple[View, View, View]:
+    def views(self, device: Device | None = None) -> tuple[View, View, View]:
         """Checked against one another; R is free."""
         c = require("query.codes", self.codes, BYTES, (None, None, None), device)
         rows, heads, half = c.shape
@@ -154,7 +154,7 @@ class Query(NamedTuple):
 
 def fill_query(q: _abi.QueryStruct, c: View, s: View, w: View) -> None:
     """The C view of a query."""
-    rows, heads, half = c.shape
+    _rows, heads, half = c.shape
     q.heads = heads
     q.head_dim = half * 2
     q.weights_type = weights_type(w)
@@ -180,7 +180,7 @@ class Rows(NamedTuple):
     request: Any = None
     page_table: Any = None
 
-    def views(self, device: Device) -> List[Tuple[str, View]]:
+    def views(self, device: Device) -> list[tuple[str, View]]:
         """Named views of what is given."""
         ke = require("rows.ke", self.ke, INT32, (None,), device)
         out = [("rows.ke", ke)]
@@ -193,7 +193,7 @@ class Rows(NamedTuple):
         return out
 
 
-def fill_rows(r: _abi.RowsStruct, views: List[Tuple[str, View]]) -> None:
+def fill_rows(r: _abi.RowsStruct, views: list[tuple[str, View]]) -> None:
     """The C view of rows."""
     for name, v in views:
         setattr(r, name[5:], v.pointer)
