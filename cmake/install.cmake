@@ -7,8 +7,21 @@ install(TARGETS tamis tamis_static EXPORT tamis-targets
         LIBRARY DESTINATION ${CMAKE_INSTALL_LIBDIR}
         ARCHIVE DESTINATION ${CMAKE_INSTALL_LIBDIR})
 install(EXPORT tamis-targets NAMESPACE tamis:: DESTINATION ${CMAKE_INSTALL_LIBDIR}/cmake/tamis)
+# find_package(tamis COMPONENTS mpi) adds tamis::tamis_mpi.
 file(WRITE ${PROJECT_BINARY_DIR}/tamis-config.cmake
-     "include(\${CMAKE_CURRENT_LIST_DIR}/tamis-targets.cmake)\n")
+     "include(\${CMAKE_CURRENT_LIST_DIR}/tamis-targets.cmake)
+set(tamis_mpi_targets \${CMAKE_CURRENT_LIST_DIR}/tamis-mpi-targets.cmake)
+if(mpi IN_LIST tamis_FIND_COMPONENTS AND EXISTS \${tamis_mpi_targets})
+  include(CMakeFindDependencyMacro)
+  find_dependency(MPI COMPONENTS C)
+  include(\${tamis_mpi_targets})
+  set(tamis_mpi_FOUND TRUE)
+endif()
+if(tamis_FIND_REQUIRED_mpi AND NOT tamis_mpi_FOUND)
+  set(tamis_FOUND FALSE)
+  set(tamis_NOT_FOUND_MESSAGE \"this installation of tamis was built without MPI\")
+endif()
+")
 write_basic_package_version_file(${PROJECT_BINARY_DIR}/tamis-config-version.cmake
                                  COMPATIBILITY SameMinorVersion)
 install(FILES ${PROJECT_BINARY_DIR}/tamis-config.cmake ${PROJECT_BINARY_DIR}/tamis-config-version.cmake

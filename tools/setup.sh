@@ -4,7 +4,7 @@
 set -eu
 
 packages() {
-    echo gcc cmake ninja-build pkg-config libjansson-dev libcmocka-dev python3 binutils
+    echo gcc cmake ninja-build pkg-config libjansson-dev libcmocka-dev python3 binutils libopenmpi-dev openmpi-bin
     if [ "$1" = ci ]; then
         echo clang clang-format libclang-rt-14-dev valgrind g++ abigail-tools git strace libopenblas-dev
     fi

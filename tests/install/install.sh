@@ -3,6 +3,7 @@
 # install.sh prefix BUILD_DIR PREFIX        installs into PREFIX, made anew
 # install.sh cmake PREFIX VERSION           a project by find_package(tamis), shared and static
 # install.sh shared|static PREFIX VERSION   a program by pkg-config
+# install.sh mpi PREFIX VERSION             an MPI program by pkg-config, and by find_package
 set -eu
 mode=$1
 here=$(cd "$(dirname "$0")" && pwd)
@@ -34,6 +35,19 @@ if [ "$mode" = cmake ]; then
     needs "$work/host_static" no
     "$work/host_shared" "$version"
     "$work/host_static" "$version"
+    exit 0
+fi
+
+if [ "$mode" = mpi ]; then
+    # As root in a container, and without a launcher: one rank.
+    OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1
+    export OMPI_ALLOW_RUN_AS_ROOT OMPI_ALLOW_RUN_AS_ROOT_CONFIRM
+    flags=$(PKG_CONFIG_PATH=$library/pkgconfig pkg-config --cflags --libs tamis-mpi)
+    eval mpicc '"$here/project/mpi_main.c" -o "$work/host"' "$flags"
+    LD_LIBRARY_PATH=$library "$work/host"
+    cmake -S "$here/project" -B "$work/build" -DCMAKE_PREFIX_PATH="$prefix" -DWITH_MPI=ON >"$work/log" 2>&1 &&
+        cmake --build "$work/build" >"$work/log" 2>&1 || { cat "$work/log"; exit 1; }
+    "$work/build/host_mpi"
     exit 0
 fi
 

@@ -177,6 +177,28 @@ static void make_part(part *p, const layers *l, const split *s, int32_t rank, in
     fill_cache(p, l, ratio);
 }
 
+/* ---- one rank ---------------------------------------------------------------------- */
+
+void alone_run(const layers *l, const char *tier, int64_t rows, int oracle, outcome want[LAYERS]) {
+    tamis_indexer *indexer = layers_indexer(l, tier, TAMIS_SPARSE_ON);
+    tamis_plan *plan = layers_plan(l, indexer, 1, rows);
+    tamis_batch batch = l->batch;
+    batch.padded_rows = rows > batch.tokens ? rows : 0;
+    tamis_step step = layers_step(plan, &batch);
+    for (int32_t layer = 0; layer < LAYERS; layer++) {
+        if (!layers_selects(layer)) {
+            continue;
+        }
+        want[layer] = outcome_make(l, layer, rows);
+        layers_run(plan, &step, l, layer, (way){.nth = 1}, &want[layer]);
+        if (oracle) {
+            outcome right = layers_expect(l, layer, rows);
+            outcome_same(&want[layer], &right, "alone");
+        }
+    }
+    tamis_indexer_destroy(indexer);
+}
+
 /* ---- members ----------------------------------------------------------------------- */
 
 tamis_indexer *group_indexer(const layers *l, const char *tier, int32_t ranks) {

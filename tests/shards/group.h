@@ -57,6 +57,10 @@ typedef struct member {
     tamis_error error;
 } member;
 
+/* What one rank with all of K writes for every layer, by the library; with `oracle`, once the
+ * oracle has agreed. */
+void alone_run(const layers *l, const char *tier, int64_t rows, int oracle, outcome want[LAYERS]);
+
 tamis_indexer *group_indexer(const layers *l, const char *tier, int32_t ranks);
 
 /* A member's own K and outputs for `rows` rows, but no transport yet. Memory is fresh(). */

@@ -7,28 +7,6 @@
 
 static const shape small = {TAMIS_K_MXFP4_PAGE, 16, 4, 64, 16, 6, 8, 1, TAMIS_NUMERICS_EXACT};
 
-/* The results of one rank with all of K, by the library, and whether the oracle agrees. */
-static void run_alone(const layers *l, const char *tier, int64_t rows, int oracle,
-                      outcome want[LAYERS]) {
-    tamis_indexer *indexer = layers_indexer(l, tier, TAMIS_SPARSE_ON);
-    tamis_plan *plan = layers_plan(l, indexer, 1, rows);
-    tamis_batch batch = l->batch;
-    batch.padded_rows = rows > batch.tokens ? rows : 0;
-    tamis_step step = layers_step(plan, &batch);
-    for (int32_t layer = 0; layer < LAYERS; layer++) {
-        if (!layers_selects(layer)) {
-            continue;
-        }
-        want[layer] = outcome_make(l, layer, rows);
-        layers_run(plan, &step, l, layer, (way){.nth = 1}, &want[layer]);
-        if (oracle) {
-            outcome right = layers_expect(l, layer, rows);
-            outcome_same(&want[layer], &right, "alone");
-        }
-    }
-    tamis_indexer_destroy(indexer);
-}
-
 static void check_members(const group *g, const outcome want[LAYERS], const char *what) {
     for (int32_t k = 0; k < g->ranks; k++) {
         const member *m = &g->member[k];
@@ -62,7 +40,7 @@ static void every_split(const char *tier) {
             split s = {kind, ranks, 2, (uint64_t)(kind * 8 + ranks)};
             seed(1);
             layers *l = layers_make(small, requests, COUNT(requests));
-            run_alone(l, tier, l->batch.tokens, ranks == 1, want);
+            alone_run(l, tier, l->batch.tokens, ranks == 1, want);
             run_together(l, tier, &s, 1, l->batch.tokens, 64, want);
             release();
         }
@@ -89,7 +67,7 @@ static void every_size(const char *tier) {
         outcome want[LAYERS];
         seed(20 + (uint64_t)i);
         layers *l = layers_make(shapes[i], requests, COUNT(requests));
-        run_alone(l, tier, l->batch.tokens, 1, want);
+        alone_run(l, tier, l->batch.tokens, 1, want);
         for (int32_t ranks = 2; ranks <= 5; ranks++) {
             split s = {(int32_t)random_below(SPLIT_KINDS), ranks, 1 + (int32_t)random_below(4),
                        random64()};
@@ -115,7 +93,7 @@ static void every_residue(const char *tier) {
             const request one = {around[i] + 15, 16};
             seed(40 + (uint64_t)i);
             layers *l = layers_make(s, &one, 1);
-            run_alone(l, tier, 16, 1, want);
+            alone_run(l, tier, 16, 1, want);
             for (int32_t kind = 0; kind < SPLIT_KINDS; kind++) {
                 split by = {kind, 2 + i % 3, 1, (uint64_t)kind};
                 run_together(l, tier, &by, 1, 16, 64, want);
@@ -138,7 +116,7 @@ static void without_blocks(const char *tier) {
     s.topk_blocks = s.block = 0;
     seed(60);
     layers *l = layers_make(s, requests, COUNT(requests));
-    run_alone(l, tier, l->batch.tokens, 1, want);
+    alone_run(l, tier, l->batch.tokens, 1, want);
     for (int32_t kind = 0; kind < SPLIT_KINDS; kind++) {
         split by = {kind, 3, 2, (uint64_t)kind};
         run_together(l, tier, &by, 1, l->batch.tokens, 64, want);
@@ -190,7 +168,7 @@ static void hard_scores(const char *tier) {
                 spoil_weights(l, layer, kind);
             }
         }
-        run_alone(l, tier, l->batch.tokens, 1, want);
+        alone_run(l, tier, l->batch.tokens, 1, want);
         for (int32_t by = 0; by < SPLIT_KINDS; by++) {
             split how = {by, 2 + by % 4, 1, (uint64_t)by};
             run_together(l, tier, &how, 1, l->batch.tokens, 64, want);
@@ -213,7 +191,7 @@ static void many_requests(const char *tier) {
     seed(80);
     layers *l = layers_make(small, requests, COUNT(requests));
     int64_t rows = l->batch.tokens + 9;
-    run_alone(l, tier, rows, 1, want);
+    alone_run(l, tier, rows, 1, want);
     for (int32_t kind = 0; kind < SPLIT_KINDS; kind++) {
         split s = {kind, 4, 1, (uint64_t)kind};
         run_together(l, tier, &s, 1, rows, 64, want);
@@ -223,7 +201,7 @@ static void many_requests(const char *tier) {
     shape s = small;
     s.source_ratio = 2;
     layers *empty = layers_make(s, short_ones, COUNT(short_ones)); /* no row sees anything */
-    run_alone(empty, tier, 4, 1, want);
+    alone_run(empty, tier, 4, 1, want);
     run_together(empty, tier, &(split){SPLIT_RANDOM, 3, 1, 5}, 1, 4, 64, want);
 }
 
@@ -238,7 +216,7 @@ static void cut_work(const char *tier) {
     outcome want[LAYERS];
     seed(90);
     layers *l = layers_make(small, requests, COUNT(requests));
-    run_alone(l, tier, 7, 0, want);
+    alone_run(l, tier, 7, 0, want);
     for (int32_t tile = 1; tile <= 9; tile += 2) {
         for (int32_t threads = 1; threads <= 7; threads += 3) {
             split s = {SPLIT_RANDOM, 3, 1, (uint64_t)tile};
@@ -277,7 +255,7 @@ void shards_steps(void **state) {
     (void)state;
     seed(100);
     layers *l = layers_make(small, requests, COUNT(requests));
-    run_alone(l, "ref", 23, 1, want);
+    alone_run(l, "ref", 23, 1, want);
     split s = {SPLIT_BLOCKS, 3, 1, 0};
     tamis_indexer *indexer = group_indexer(l, "ref", 3);
     group *g = group_make(l, indexer, &s, 1, 23, 64);
