@@ -8,6 +8,24 @@
 
 /* ---- mqa_logits ---- */
 
+/*
+ * Kernels may score neighbouring rows together where these have one request and one start. A third
+ * of the cases has starts of its own a row, a third 0 and eight rows a request, a third a start
+ * that is no multiple of anything and requests that begin anywhere.
+ */
+static void dense_make(problem *p, int index) {
+    make_scoring(p, index);
+    scene *s = &p->scene;
+    int kind = (index + index / 3) % 3;
+    for (int64_t r = 0; kind && r < s->rows; r++) {
+        int32_t length = (int32_t)scene_length(s, r), start = kind == 1 || p->heavy ? 0 : 3;
+        if (kind == 2 && !p->heavy)
+            s->request[r] = (int32_t)(r < 5 ? 0 : r < 13 ? 1 : 2);
+        s->ks[r] = start;
+        s->ke[r] = start + length;
+    }
+}
+
 static void mqa_logits_build(trial *t, const problem *p) {
     const scene *s = &p->scene;
     tamis_mqa_logits_args *a = &t->args.mqa_logits;
@@ -30,7 +48,7 @@ static void mqa_logits_build(trial *t, const problem *p) {
 }
 
 const stage stage_mqa_logits = {"mqa_logits", SCORING_CASES,    SCORING_JUDGED,
-                                make_scoring, mqa_logits_build, NULL};
+                                dense_make,   mqa_logits_build, NULL};
 
 /* ---- k_gather ---- */
 
@@ -202,8 +220,8 @@ static void source_verify(const trial *t, const problem *p) {
     verify_slots(t, p, &a->k, &a->rows, &a->selection);
 }
 
-const stage stage_source = {"source",     SCORING_CASES, SCORING_JUDGED,
-                            make_scoring, source_build,  source_verify};
+const stage stage_source = {"source",   SCORING_CASES, SCORING_JUDGED,
+                            dense_make, source_build,  source_verify};
 
 static void dense_build(trial *t, const problem *p) {
     const scene *s = &p->scene;
