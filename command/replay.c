@@ -11,11 +11,14 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include <tamis/shards.h>
+
 enum {
     OPTION_CHUNK = 0x6001,
     OPTION_PAGE_SIZE,
     OPTION_BACKEND,
     OPTION_GRAPH,
+    OPTION_RANKS,
     OPTION_SPARSE,
     OPTION_ROWS,
     OPTION_DIGEST,
@@ -33,10 +36,12 @@ static const struct argp_option option_list[] = {
      "Where steps run: the CPU (default) or the first NVIDIA GPU", 2},
     {"graph", OPTION_GRAPH, NULL, 0,
      "On a GPU: capture a step of each size once and replay it for all others", 2},
+    {"ranks", OPTION_RANKS, "N", 0,
+     "Spread K over N ranks of a context-parallel group, threads of this process", 2},
     {"rows", OPTION_ROWS, "N", 0, "Judge at most N rows of each step (default: all)", 3},
     {"digest", OPTION_DIGEST, NULL, 0,
-     "Print a digest of every selection: the same for every chunk, page size, thread count, tier "
-     "and backend",
+     "Print a digest of every selection: the same for every chunk, page size, thread count, tier, "
+     "backend and number of ranks",
      3},
     {"generate", OPTION_GENERATE, "SEED", 0, "Run a random script instead of SCRIPT", 4},
     {"steps", OPTION_STEPS, "N", 0, "With --generate: about N steps (300)", 4},
@@ -64,6 +69,8 @@ static void check_options(const struct argp_state *state, const replay_options *
         usage_error(state, "%s: required --generate, found none", o->print ? "--print" : "--steps");
     if (o->graph && !o->cuda)
         usage_error(state, "--graph: required --backend cuda, found cpu");
+    if (o->cuda && o->ranks)
+        usage_error(state, "--ranks: required --backend cpu, found cuda");
     if (o->cuda && o->common.tier)
         usage_error(state, "--tier: required --backend cpu, found cuda");
 }
@@ -83,6 +90,9 @@ static error_t parse_replay(int key, char *arg, struct argp_state *state) {
         return 0;
     case OPTION_GRAPH:
         o->graph = 1;
+        return 0;
+    case OPTION_RANKS:
+        o->ranks = (int32_t)parse_number(state, "--ranks", arg, 1, TAMIS_MAX_RANKS);
         return 0;
     case OPTION_SPARSE:
         o->sparse = choose(state, "--sparse", arg, sparse, 3);
@@ -216,7 +226,7 @@ static int create_indexer(replay *r) {
     options.tier = tier;
     options.page_size = r->setup.page_size;
     options.page_align = s->page_align;
-    options.context_parallel = s->context_parallel;
+    options.context_parallel = r->options->ranks ? r->options->ranks : s->context_parallel;
     options.decode_parallel = s->decode_parallel;
     options.limits = &r->setup.limits;
     int32_t failed = tamis_indexer_supported(&options, failures, 16);
@@ -242,7 +252,9 @@ static int open_engine(replay *r) {
     setup->pages_each = r->world.pages_each;
     setup->pages[0] = r->world.pool[0].count;
     setup->pages[1] = r->world.pool[1].count;
-    r->world.engine = (r->options->cuda ? replay_cuda_open : replay_cpu_open)(setup, &error);
+    r->world.engine = (r->options->cuda    ? replay_cuda_open
+                       : r->options->ranks ? replay_ranks_open
+                                           : replay_cpu_open)(setup, &error);
     return r->world.engine ? STATUS_GOOD
                            : fail_error(r->options->cuda ? "--backend cuda" : "replay", &error);
 }

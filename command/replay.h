@@ -7,8 +7,8 @@
  *   world    requests, their histories, pages             (replay_world.c)
  *   flight   one forward pass as the engine is given it   (replay_flight.c)
  *   plant    a fault put into a flight on purpose         (replay_plant.c)
- *   engine   runs flights through the public API          (replay_cpu.c, replay_cuda.c)
- *   judge    the oracle over histories alone              (replay_judge.c)
+ *   engine   runs flights through the public API          (replay_cpu.c, replay_ranks.c,
+ * replay_cuda.c) judge    the oracle over histories alone              (replay_judge.c)
  *
  * The judge sees the script's values, the histories and the inputs; never pages, tables, flights or
  * roles that the library derived.
@@ -234,7 +234,8 @@ typedef struct replay_options {
     int cuda, graph, digest, print;
     int32_t sparse; /* TAMIS_SPARSE_* */
     int32_t plant;
-    int64_t rows; /* judged of a step; 0: all */
+    int32_t ranks; /* 0: no group */
+    int64_t rows;  /* judged of a step; 0: all */
     int64_t seed, steps;
     int generate;
 } replay_options;
@@ -310,6 +311,7 @@ typedef struct replay_engine_calls {
 
 /* Each returns NULL and *error. */
 replay_engine *replay_cpu_open(const replay_setup *setup, tamis_error *error);
+replay_engine *replay_ranks_open(const replay_setup *setup, tamis_error *error);
 replay_engine *replay_cuda_open(const replay_setup *setup, tamis_error *error);
 
 /* ---- judge --------------------------------------------------------------------------------- */

@@ -95,9 +95,8 @@ static int fly(replay *r, const replay_statement *at, const replay_entry *entrie
         status = e->calls->err(e, f, r->mistake, &error);
     if (status != STATUS_GOOD)
         return refused(r, at, status, &error);
-    for (; r->again > 0 && status == STATUS_GOOD; r->again--)
+    for (int64_t i = 0; i < r->again && status == STATUS_GOOD; i++)
         status = fly_once(r, at);
-    r->again = 1;
     r->mistake = MISTAKE_NONE;
     for (int32_t i = 0; i < count; i++)
         r->world.request[entries[i].request].computed += entries[i].count;
@@ -209,7 +208,10 @@ int replay_statements(replay *r) {
     int status = STATUS_GOOD;
     progress_begin(&r->bar, "replay", r->script.statements);
     for (int32_t i = 0; i < r->script.statements && status == STATUS_GOOD && !stopped; i++) {
-        status = do_statement(r, &r->script.statement[i]);
+        const replay_statement *at = &r->script.statement[i];
+        status = do_statement(r, at);
+        if (at->verb != VERB_AGAIN && at->verb != VERB_WRONG)
+            r->again = 1; /* for every flight of one statement */
         progress_show(&r->bar, i + 1);
     }
     progress_end(&r->bar);
