@@ -72,8 +72,8 @@ static void workspace(void **state) {
         tamis_indexer *indexer = layers_indexer(l, "auto", mode);
         tamis_plan_limits limits = twin_limits(l, 16384);
         limits.max_context = 1 << 20;
-        /* token, request, ks, ke, gated, counts: 9 words a row; blocks and placed: 2 lists. */
-        int64_t arrays = (int64_t)16384 * (9 * 4 + 2 * 2048 * 4) + 4096;
+        /* token, request, ks, ke, gated, done, counts: 10 words a row; blocks, placed: 2 lists. */
+        int64_t arrays = (int64_t)16384 * (10 * 4 + 2 * 2048 * 4) + 4096;
         int64_t bytes = tamis_cuda_plan_bytes(indexer, &limits, NULL);
         assert_true(bytes > arrays && bytes <= arrays + (256 << 20));
         tamis_indexer_destroy(indexer);

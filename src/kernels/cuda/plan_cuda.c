@@ -45,7 +45,7 @@ tamis_tiling tamis_cuda_source_tiling(const tamis_indexer *indexer,
     int64_t longest = tamis_plan_longest_row(&indexer->model, limits);
     int64_t own = (int64_t)indexer->model.index_topk + 1;
     int32_t size = tamis_model_block_size(&indexer->model);
-    t.each[TAMIS_TILE_MAXIMA] = (tamis_blocks_of(longest, size) + 1) * 4;
+    t.each[TAMIS_TILE_MAXIMA] = tamis_round_up((tamis_blocks_of(longest, size) + 1) * 4, 64);
     t.each[TAMIS_TILE_LIST] = t.each[TAMIS_TILE_PLACED] = own * 4;
     t.each[TAMIS_TILE_COUNT] = 4;
     t.each[TAMIS_TILE_SCORES] = own * size * 4;
@@ -108,6 +108,7 @@ static int64_t lay_out(const tamis_indexer *indexer, const tamis_plan_limits *li
     for (int i = 0; i < 2; i++) {
         plan->gated[i] = tamis_plan_take(memory, &at, rows * 4);
     }
+    plan->done = tamis_plan_take(memory, &at, rows * 4);
     plan->blocks = tamis_plan_take(memory, &at, rows * blocks * 4);
     plan->blocks_count = tamis_plan_take(memory, &at, rows * 4);
     plan->placed = tamis_plan_take(memory, &at, rows * blocks * 4);
