@@ -43,6 +43,7 @@ struct tamis_cuda_plan {
     int32_t *token, *request, *ks[2], *ke[2]; /* [max_rows] */
     int32_t *gated[2]; /* [dense route]: [max_rows] ke of the layer that runs, ks in rows of the
                           other route */
+    uint32_t *done;    /* [max_rows] 0 between kernels */
     int32_t *blocks, *blocks_count, *placed; /* as in tamis_plan */
     uint8_t *work;                           /* of one tile */
     /* Pinned. */
