@@ -226,7 +226,8 @@ static int create_indexer(replay *r) {
     options.tier = tier;
     options.page_size = r->setup.page_size;
     options.page_align = s->page_align;
-    options.context_parallel = r->options->ranks ? r->options->ranks : s->context_parallel;
+    options.context_parallel =
+        r->options->ranks && s->context_parallel == 1 ? r->options->ranks : s->context_parallel;
     options.decode_parallel = s->decode_parallel;
     options.limits = &r->setup.limits;
     int32_t failed = tamis_indexer_supported(&options, failures, 16);

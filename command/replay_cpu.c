@@ -144,10 +144,29 @@ static tamis_status make_step(cpu_engine *e, replay_flight *f, tamis_error *erro
     return tamis_step_make(e->plan, &batch, &e->step, error);
 }
 
+/* What tamis_step_is_short answers: a wrong yes would skip q, a wrong no only work. */
+static int check_short(const cpu_engine *e, tamis_error *error) {
+    const replay_flight *f = e->flight;
+    int32_t topk = e->base.setup->script->topk;
+    for (int32_t ratio = 1; ratio <= 2; ratio++) {
+        int64_t longest = 0;
+        for (int32_t i = 0; i < f->requests; i++)
+            if (f->query_start[i + 1] > f->query_start[i] && f->context[i] / ratio > longest)
+                longest = f->context[i] / ratio;
+        if (tamis_step_is_short(&e->step, ratio, topk) == (longest <= topk))
+            continue;
+        *error = (tamis_error){.status = TAMIS_ERROR_LENGTH, .argument = "tamis_step_is_short"};
+        snprintf(error->required, sizeof error->required, "%d", longest <= topk);
+        snprintf(error->found, sizeof error->found, "the other");
+        return STATUS_WRONG;
+    }
+    return STATUS_GOOD;
+}
+
 static int cpu_fly(replay_engine *base, replay_flight *f, tamis_error *error) {
     cpu_engine *e = (cpu_engine *)base;
     const replay_setup *setup = base->setup;
-    int status = make_step(e, f, error) == TAMIS_OK ? STATUS_GOOD : STATUS_WRONG;
+    int status = make_step(e, f, error) == TAMIS_OK ? check_short(e, error) : STATUS_WRONG;
     for (int32_t layer = 0; layer < setup->script->layers && status == STATUS_GOOD; layer++) {
         const tamis_layer_role *role = &setup->roles[layer];
         if (role->role == TAMIS_ROLE_NONE)
