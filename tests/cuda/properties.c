@@ -186,28 +186,29 @@ static void test_tiles(void) {
     printf("gpu: 200 rows in tiles of %lld bytes\n", (long long)m.workspace_bytes);
 }
 
-/* ---- many_rows: enough of them that a consumer's row is scored and selected by one kernel ---- */
+/* ---- many_rows: as few and as many as kernels of their own score and select ---- */
 
-static void test_many_rows(void) {
-    enum { ROWS = 700, WIDTH = 301, CONTEXT = 5003 };
+/* A consumer's rows over pools of `width` blocks, of every hazard. */
+static void require_rows(int64_t rows, int64_t width, int64_t context) {
     placement where = {.layout = TAMIS_K_MXFP4_PAGE, .page_size = 64};
     tamis_backend *backend = cpu();
-    int64_t lengths[ROWS];
-    int32_t *ids = calloc((size_t)ROWS * WIDTH, sizeof *ids);
-    REQUIRE(ids, "out of memory");
-    REQUIRE(device.cuda->multiprocessors * 2 <= ROWS, "a GPU larger than the test");
-    for (int64_t i = 0; i < ROWS; i++)
-        lengths[i] = i % 5 == 4 ? i * 37 % 90 : CONTEXT - i * 7 % 1801;
-    for (int64_t i = 0; i < (int64_t)ROWS * WIDTH; i++)
-        ids[i] = (int32_t)((i % WIDTH) * 2 + i / WIDTH % 3); /* some rows end before them */
-    block_lists lists = {ids, WIDTH, NULL};
+    int64_t *lengths = calloc((size_t)rows, sizeof *lengths);
+    int32_t *ids = calloc((size_t)(rows * width), sizeof *ids);
+    REQUIRE(lengths && ids, "out of memory");
+    for (int64_t i = 0; i < rows; i++)
+        lengths[i] = i % 5 == 4 ? i * 37 % 90 : context - i * 7 % 1801;
+    for (int64_t i = 0; i < rows * width; i++)
+        ids[i] = (int32_t)((i % width) * 2 + i / width % 3); /* some rows end before them */
+    block_lists lists = {ids, width, NULL};
     for (int hazard = 0; hazard < SCENE_HAZARD_COUNT; hazard++) {
         level l = flash;
         scene s;
         trial t;
         mirror m;
+        test_context("%lld rows, %lld blocks, %s", (long long)rows, (long long)width,
+                     scene_hazard_text(hazard));
         l.topk = hazard % 2 ? 512 : 37;
-        rows_of(&s, hazard, CONTEXT, lengths, ROWS, (uint64_t)hazard + 11);
+        rows_of(&s, hazard, context, lengths, rows, (uint64_t)hazard + 11);
         results want = level_consume(backend, &s, l, lists, &where, level_whole);
         consume_trial(&t, &s, l, lists, &where);
         mirror_new(&m, &device, &t, STAGE_consume, 0);
@@ -220,8 +221,20 @@ static void test_many_rows(void) {
         scene_free(&s);
     }
     free(ids);
+    free(lengths);
     tamis_backend_destroy(backend);
-    printf("gpu: %d rows of each hazard\n", ROWS);
+    printf("gpu: %lld rows of each hazard, %lld blocks each\n", (long long)rows, (long long)width);
+}
+
+static void test_many_rows(void) {
+    enum { MANY = 700 };
+    REQUIRE(device.cuda->multiprocessors * 2 <= MANY, "a GPU larger than the test");
+    require_rows(MANY, 301, 5003);
+    require_rows(150, 301, 5003);
+    require_rows(1, 2048, 40003);
+    require_rows(2, 2047, 40003);
+    require_rows(8, 2048, 40003);
+    require_rows(64, 2048, 20003);
 }
 
 /* ---- live_length: cost follows what rows see, not what the table could hold ---- */

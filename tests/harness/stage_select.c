@@ -18,10 +18,14 @@ static int value_hazard(int index) {
 static void values_make(problem *p, int index, int64_t columns_per_value) {
     static const int topk[] = {1, 8, 63, 512, 2048, 7, 1024, 4096};
     int hazard = value_hazard(index), large = index >= VALUE_HAZARD_COUNT;
-    int64_t lengths[3] = {17, 16385 * columns_per_value, 40003 * columns_per_value};
+    enum { MANY = 18 }; /* rows that a GPU publishes with a CTA each, not a cluster */
+    static const int64_t values[3] = {17, 16385, 40003};
+    int64_t lengths[MANY], rows = columns_per_value > 1 && index % 2 ? MANY : 3;
     uint64_t random = (uint64_t)index + 11;
+    for (int64_t r = 0; r < rows; r++)
+        lengths[r] = values[r % 3] * columns_per_value;
     if (large)
-        scene_decode(&p->scene, 4, 64, lengths, 3);
+        scene_decode(&p->scene, 4, 64, lengths, rows);
     else
         scene_around_tiles(&p->scene, 4, 64, random);
     p->heavy = large;
@@ -127,7 +131,8 @@ static void topk_make(problem *p, int index) {
     values_make(p, index / 4, 1);
     p->flags = index % 4;
     if (p->flags == TOPK_BLOCKS) {
-        int64_t width = p->heavy ? 2100 : 6;
+        int64_t heavy = p->block_size == 8 ? 2048 : 2100; /* 16,384 columns, and more */
+        int64_t width = p->heavy ? heavy : 6;
         make_ids(p, width, (uint64_t)index * 2);
         p->width = width * p->block_size;
         uint64_t random = (uint64_t)index;
