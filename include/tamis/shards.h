@@ -221,11 +221,15 @@ TAMIS_SHARD_STAGE_LIST(TAMIS_SHARD_STAGE_DECLARE)
 /*
  * Gathers `bytes` bytes of every rank, in the order of ranks, to receive[ranks * bytes]. Every rank
  * calls it, as often and in the same order, with the same bytes (a positive multiple of 8). Returns
- * 0, or anything else when it failed, after which it must fail at once at every later call. A rank
- * that does not come must not keep the others for ever: they fail after a time of the transport's.
- * Buffers are aligned to 64 and do not overlap.
+ * 0, or anything else when it failed: it is not called again then. A rank that does not come must
+ * not keep the others for ever: they fail after a time of the transport's. Buffers are aligned to
+ * 64 and do not overlap.
  */
 typedef int32_t tamis_allgather(void *context, const void *send, void *receive, int64_t bytes);
+
+/* Called once after a call that failed: this rank will not come again, and the others' calls, those
+ * that wait among them, should fail without waiting for it. */
+typedef void tamis_leave(void *context);
 
 /* How a rank reaches the others. Owned by the rank that uses it. */
 typedef struct tamis_transport {
@@ -235,6 +239,7 @@ typedef struct tamis_transport {
     int32_t reserved; /* 0 */
     void *context;
     tamis_allgather *allgather;
+    tamis_leave *leave; /* or NULL: the others find out as their time runs out */
 } tamis_transport;
 
 /* Ranks that are threads of one process. */

@@ -44,10 +44,17 @@ tamis_status tamis_link_check(const tamis_transport *t, tamis_error *error) {
 
 tamis_status tamis_link_gather(tamis_link *link, const void *send, void *receive, int64_t bytes,
                                tamis_error *error) {
-    int32_t failed = link->transport.allgather(link->transport.context, send, receive, bytes);
+    tamis_transport *t = &link->transport;
+    TAMIS_NEED(!link->failed, TAMIS_ERROR_TRANSPORT, "transport.allgather", "no call that failed",
+               1);
+    int32_t result = t->allgather(t->context, send, receive, bytes);
     link->calls++;
     link->bytes_sent += (uint64_t)bytes;
-    TAMIS_NEED(failed == 0, TAMIS_ERROR_TRANSPORT, "transport.allgather", "0", failed);
+    link->failed = result != 0;
+    if (link->failed && t->leave) {
+        t->leave(t->context);
+    }
+    TAMIS_NEED(result == 0, TAMIS_ERROR_TRANSPORT, "transport.allgather", "0", result);
     return TAMIS_OK;
 }
 

@@ -9,6 +9,7 @@
 typedef struct tamis_link {
     tamis_transport transport;
     uint64_t calls, bytes_sent;
+    int failed; /* once, and from then on */
 } tamis_link;
 
 /* A number that has to be the same on all ranks, or that they only tell each other. */

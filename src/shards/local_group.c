@@ -159,6 +159,11 @@ static int32_t gather(void *context, const void *send, void *receive, int64_t by
     return 0;
 }
 
+static void leave(void *context) {
+    const seat *own = context;
+    tamis_local_group_break(own->group);
+}
+
 tamis_status tamis_local_group_transport(tamis_local_group *group, int32_t rank,
                                          tamis_transport *transport, tamis_error *error) {
     TAMIS_NEED(group != NULL, TAMIS_ERROR_ARGUMENT, "group", "a group", 0);
@@ -171,5 +176,6 @@ tamis_status tamis_local_group_transport(tamis_local_group *group, int32_t rank,
     transport->ranks = group->ranks;
     transport->context = &group->seats[rank];
     transport->allgather = gather;
+    transport->leave = leave;
     return TAMIS_OK;
 }

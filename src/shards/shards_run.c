@@ -6,6 +6,7 @@
  * Ranks agree before the work, so that messages have one size, and again before the first output is
  * written. In between a rank that failed keeps exchanging, so that nobody waits for it.
  */
+#include <stdio.h>
 #include <string.h>
 
 #include "cache/address.h"
@@ -299,13 +300,19 @@ static void parallel(run *u, void (*work)(void *context, int32_t ith, int32_t nt
 
 /* What others sent is used as lengths: look first. */
 static tamis_status check_counts(const run *u, tamis_error *error) {
+    char argument[60];
     for (int32_t k = 0; k < u->s->link.transport.ranks; k++) {
         const int32_t *message = (const int32_t *)(const void *)(u->s->receive + k * u->tile.bytes);
-        TAMIS_TRY(tamis_check_counts(message + u->tile.counts, u->tile.rows, u->tile.topk, 0,
-                                     "received.counts", error));
-        if (publishes(u)) {
-            TAMIS_TRY(tamis_check_counts(message + u->tile.block_counts, u->tile.rows,
-                                         u->tile.blocks, 0, "received.block_counts", error));
+        tamis_status status = tamis_check_counts(message + u->tile.counts, u->tile.rows,
+                                                 u->tile.topk, 0, "counts", NULL);
+        if (status == TAMIS_OK && publishes(u)) {
+            status = tamis_check_counts(message + u->tile.block_counts, u->tile.rows,
+                                        u->tile.blocks, 0, "counts", NULL);
+        }
+        if (status != TAMIS_OK) {
+            snprintf(argument, sizeof argument, "rank %d", k);
+            return tamis_fail(error, TAMIS_ERROR_RANKS, argument, "counts of candidates",
+                              "other numbers");
         }
     }
     return TAMIS_OK;

@@ -215,12 +215,16 @@ static tamis_status join_request(reader *readers, int32_t ranks, int k, int64_t 
         block = r->last[r->at] > block ? r->last[r->at] : block;
         r->at++;
     }
+    int64_t left = INT64_MAX; /* the first block of an interval that nobody came to */
     for (int32_t i = 0; i < ranks; i++) {
-        if (readers[i].at < readers[i].end) {
-            int64_t first = readers[i].first[readers[i].at];
-            return first < block ? fail_block(error, k, request, first, "two ranks")
-                                 : fail_block(error, k, request, block, "no rank");
+        const reader *r = &readers[i];
+        if (r->at < r->end && r->first[r->at] < left) {
+            left = r->first[r->at];
         }
+    }
+    if (left != INT64_MAX) {
+        return left < block ? fail_block(error, k, request, left, "two ranks")
+                            : fail_block(error, k, request, block, "no rank");
     }
     *covered = block;
     return TAMIS_OK;
