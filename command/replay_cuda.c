@@ -287,7 +287,9 @@ int replay_cuda_err(replay_engine *base, replay_flight *f, int32_t mistake, tami
     if (moved != TAMIS_OK)
         return replay_cuda_outcome(moved);
     if (!of_k)
-        status = f->tokens ? check_plan(e, error) : expected;
+        status = check_plan(e, error);
+    if (f->tokens == 0) /* a consumer without rows has nothing to refuse */
+        status = expected;
     int untouched = of_k ? replay_flight_poisoned(f, s) : nothing_selected(f, s, consumer);
     if (status == expected && untouched)
         return STATUS_GOOD;
