@@ -24,7 +24,7 @@ from .engine import Engine
 from .judge import Judge
 from .measure import MAX_ROWS, Progress, measure
 
-KEEP = 50  # differences of a list that are told in full
+KEEP = 20  # differences of each kind in a list that are told in full
 
 _File = TypeVar("_File")
 
@@ -68,6 +68,7 @@ def build(
     tier: the library's kernels: "ref", "avx2", ..., None for the best.
     """
     trace = _opened(trace_path, lambda: traces.read(trace_path))
+    result: Optional[traces.Result]
     if result_path:
         result = _opened(result_path, lambda: traces.read_result(result_path, trace))
     else:
@@ -118,8 +119,8 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="tamis report",
         description="Write what an indexer selects, and whether RESULT is right, as one HTML page.",
-        epilog="The page loads nothing. Exit 0: written; 2: bad usage or input. A RESULT that is wrong "
-        "is still a page: `tamis check` has the exit status for that.",
+        epilog="The page loads nothing. Exit 0: written; 2: bad usage or input. A RESULT that is "
+        "wrong makes a page as well: `tamis check` has the exit status for that.",
     )
     parser.add_argument("trace", metavar="TRACE", help="a tamis-trace/1 file (docs/trace.md)")
     parser.add_argument("result", metavar="RESULT", nargs="?", help="selections to hold against it")
@@ -146,7 +147,9 @@ def main(argv: Optional[list[str]] = None) -> int:
         if name and os.path.exists(options.output) and os.path.samefile(name, options.output):
             parser.error(f"{options.output}: the page would replace {name}")
     shown = [options.trace, options.result] if options.result else [options.trace]
-    command = " ".join(["tamis report", *(Path(p).name for p in shown), "-o", Path(options.output).name])
+    command = " ".join(
+        ["tamis report", *(Path(p).name for p in shown), "-o", Path(options.output).name]
+    )
     noisy = sys.stderr.isatty()
     try:
         data = build(

@@ -43,7 +43,8 @@ class Engine:
             numerics=numerics,
             **self._how,
         )
-        return np.asarray(made.logits)
+        scores: NDArray[np.float32] = made.logits
+        return scores
 
     def pool_scores(
         self, layer: TraceLayer, row: int, pool: NDArray[np.int64], numerics: str
@@ -57,7 +58,8 @@ class Engine:
             numerics=numerics,
             **self._how,
         )
-        return np.asarray(made.logits)[0]
+        scores: NDArray[np.float32] = made.logits[0]
+        return scores
 
     def prepare_source(
         self, layer: TraceLayer, first: int, last: int, topk: int, size: int, width: int

@@ -12,14 +12,15 @@ from .markup import attributes, count, esc, score, share
 _WIDTH, _HEIGHT = 960, 240  # of the drawing's own units; it is stretched to its frame
 
 
-def _steps(heights: Sequence[float]) -> str:
-    """The outline of bars, each 0..1 high, from the bottom left to the bottom right."""
+def _steps(heights: Sequence[float], hang: bool = False) -> str:
+    """The outline of bars, each 0..1 high, standing on the bottom or hanging from the top."""
     step = _WIDTH / max(len(heights), 1)
-    points = [f"M0 {_HEIGHT}"]
+    base = 0 if hang else _HEIGHT
+    points = [f"M0 {base}"]
     for i, height in enumerate(heights):
-        y = _HEIGHT * (1 - height)
+        y = _HEIGHT * (height if hang else 1 - height)
         points.append(f"L{i * step:.1f} {y:.1f}L{(i + 1) * step:.1f} {y:.1f}")
-    return "".join(points) + f"L{_WIDTH} {_HEIGHT}Z"
+    return "".join(points) + f"L{_WIDTH} {base}Z"
 
 
 def _svg(label: str, body: str) -> str:
@@ -72,12 +73,12 @@ def scores(data: dict[str, Any], name: str, pooled: bool) -> str:
 
 
 def recall(values: Sequence[float], floor: float, name: str) -> str:
-    """Recall of each row, in the order of rows; of several rows in one step the worst."""
+    """What each row's recall lacks, hanging from 100%; of several rows in one step the worst."""
     per_step = max(1, -(-len(values) // 240))
     worst = [min(values[i : i + per_step]) for i in range(0, len(values), per_step)]
-    heights = [max(0.0, (v - floor) / (1 - floor)) for v in worst]
+    heights = [min(1.0, (1 - v) / (1 - floor)) for v in worst]
     label = f"{name}: recall by row, worst {share(min(values))}"
-    svg = _svg(label, f'<path class="pool" d="{_steps(heights)}"/>')
+    svg = _svg(label, f'<path class="pool" d="{_steps(heights, hang=True)}"/>')
     bottom = [(0.0, "first row"), (1.0, "last row")]
     return _frame(svg, [(0.0, share(floor, 0)), (1.0, "100%")], bottom)
 
@@ -88,13 +89,16 @@ def stacked(counts: Sequence[int], names: Sequence[str], what: str) -> str:
     if not total:
         return "–"
     parts = "".join(
-        f'<i class="s{i}" style="flex-grow:{n / total:.6f}" title="{esc(name)}: {share(n / total)}">'
+        f'<i class="s{i}" style="flex-grow:{n / total:.6f}"'
+        f"{attributes(title=f'{name}: {share(n / total)}')}>"
         "</i>"
         for i, (n, name) in enumerate(zip(counts, names))
         if n
     )
     text = ", ".join(f"{name}: {share(n / total)}" for n, name in zip(counts, names) if n)
-    return f'<span class="stack" role="img"{attributes(aria_label=what + ": " + text)}>{parts}</span>'
+    return (
+        f'<span class="stack" role="img"{attributes(aria_label=what + ": " + text)}>{parts}</span>'
+    )
 
 
 def against(dense: float, sparse: float, most: float) -> str:
@@ -110,7 +114,7 @@ def heat(png: str, data: dict[str, Any], list_name: str, label: str) -> str:
     return (
         f'<div class="heat"><div class="ys" aria-hidden="true"><span style="bottom:100%">first row'
         f'</span><span style="bottom:0">last row</span></div><div class="area">'
-        f'<img src="{png}"{attributes(alt=label, data_list=list_name, width=data["width"], height=data["height"])}>'
+        f'<img src="{png}"{attributes(alt=label, data_list=list_name)}>'
         f'</div><div class="xs" aria-hidden="true"><span style="left:0">0</span>'
         f'<span style="left:100%">{count(data["places"])}</span></div></div>'
     )

@@ -8,7 +8,6 @@ that only the plain C tier computes are tried for the first rows that differ in 
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from functools import partial
 from typing import Any
 
@@ -34,7 +33,7 @@ class Judge:
         self._size = trace.model.candidate_block_size
         self._width = trace.model.candidate_topk_blocks
         self._tallies: dict[str, verdict.Tally] = {}
-        self._slow_left: dict[str, int] = {}
+        self._rounding = verdict.Rounding()
         self._notes = verdict.Notes()
         self._source: TraceLayer | None = None
 
@@ -53,7 +52,7 @@ class Judge:
             return
         name = f"layer {layer.layer}"
         difference = verdict.compare(found, expected, keys)
-        self._explain(name, difference, partial(self._selects_full, layer, row, found))
+        self._rounding.explain(name, difference, partial(self._selects_full, layer, row, found))
         self._notes.look(difference, found, expected, int(layer.ks[row]), None)
         difference = self._counted(layer, row, difference, len(expected))
         self._note(name, row, difference, len(expected), False)
@@ -65,9 +64,7 @@ class Judge:
         if found is None:
             return
         difference = verdict.compare_blocks(found, expected, ranks.block_keys(keys, self._size))
-        self._explain(
-            "blocks", difference, partial(self._publishes, layer, row, found)
-        )
+        self._rounding.explain("blocks", difference, partial(self._publishes, layer, row, found))
         self._note("blocks", row, difference, len(expected), False)
 
     def consumer(
@@ -91,7 +88,7 @@ class Judge:
             if verdict.rank_of(follows) < verdict.rank_of(difference):
                 difference, followed = follows, True
         sets = [blocks] + ([theirs] if other and theirs is not None else [])
-        self._explain(name, difference, partial(self._consumes, layer, row, found, sets))
+        self._rounding.explain(name, difference, partial(self._consumes, layer, row, found, sets))
         self._notes.look(difference, found, expected, int(layer.ks[row]), full)
         difference = self._counted(layer, row, difference, len(expected))
         self._note(name, row, difference, len(expected), followed)
@@ -101,12 +98,12 @@ class Judge:
     def _found(self, layer: TraceLayer, row: int) -> NDArray[np.int64] | None:
         if self._result is None or layer.layer not in self._result.selected:
             return None
-        return self._result.selected[layer.layer][row].astype(np.int64)
+        return np.asarray(self._result.selected[layer.layer][row], np.int64)
 
     def _their_blocks(self, row: int) -> NDArray[np.int64] | None:
         if self._result is None or self._result.blocks is None:
             return None
-        return self._result.blocks[row].astype(np.int64)
+        return np.asarray(self._result.blocks[row], np.int64)
 
     def _counted(
         self, layer: TraceLayer, row: int, difference: verdict.Difference | None, expected: int
@@ -133,19 +130,6 @@ class Judge:
 
     def _engine_of(self, numerics: str) -> Engine:
         return self._plain if numerics in verdict.SLOW_CLASSES else self._fast
-
-    def _explain(
-        self,
-        name: str,
-        difference: verdict.Difference | None,
-        selects: Callable[[str], bool],
-    ) -> None:
-        if difference is None or difference.kind not in ("other members", verdict.OUTSIDE):
-            return
-        left = self._slow_left.get(name, SLOW_ROWS)
-        self._slow_left[name] = left - 1
-        classes = verdict.CLASSES if left > 0 else ("bf16",)
-        verdict.explain_by_class(difference, [(c, partial(selects, c)) for c in classes])
 
     def _keys(self, layer: TraceLayer, row: int, numerics: str) -> ranks.Keys:
         visible = max(0, int(layer.ke[row] - layer.ks[row]))
@@ -208,5 +192,4 @@ class Judge:
             "verdict": worst,
             "lists": [t.data() for t in tallies],
             "not_in_the_result": sorted(names - set(self._tallies)),
-            "slow_rows": SLOW_ROWS,
         }

@@ -13,11 +13,9 @@ from collections.abc import Iterable, Sequence
 from typing import Any, Optional
 
 
-
 def esc(text: object) -> str:
     """Text as HTML."""
     return html.escape(str(text), quote=True)
-
 
 
 def count(value: Optional[float]) -> str:

@@ -8,6 +8,7 @@ contexts are, and on the number of rows only by a few numbers each.
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -18,6 +19,7 @@ from .ranks import Cut, Keys, Positions, key_scores
 
 DISTANCES = (1, 4, 16)  # tokens between the rows whose selections are compared
 SPAN_NAMES = ("0", "1", "2", "3", "more", "NaN")
+FIRST, NEWEST = 128, 1024  # positions at either end that selections are counted in
 FAST_SPAN = 3  # src/kernels/cuda/score_fast.cuh: signed bytes hold a code shifted by 3
 INTEGER_SPAN = 14  # src/kernels/cuda/score.cuh: spans of a query and a key together
 
@@ -26,7 +28,7 @@ _BIN_BITS = 18  # of a key: ten mantissa bits or so, far finer than a bar of the
 
 def spans_of(scales: NDArray[np.uint8]) -> NDArray[np.int64]:
     """Largest minus smallest exponent of the last axis; -1 where a scale is NaN."""
-    spans = scales.max(-1).astype(np.int64) - scales.min(-1)
+    spans: NDArray[np.int64] = scales.max(-1).astype(np.int64) - scales.min(-1)
     spans[(scales == 255).any(-1)] = -1
     return spans
 
@@ -37,7 +39,7 @@ def count_spans(spans: NDArray[np.int64]) -> list[int]:
     return [int(n) for n in np.bincount(places.ravel(), minlength=6)]
 
 
-def quantiles(values: list[float] | NDArray[Any]) -> dict[str, float] | None:
+def quantiles(values: Sequence[float]) -> dict[str, float] | None:
     """Mean, least, 5th percentile, median and largest; None of nothing."""
     array = np.asarray(values, np.float64)
     if array.size == 0:
@@ -145,7 +147,7 @@ class Heat:
 
 
 class ScoreCounts:
-    """A histogram of scores by key, finer than the page shows: its range is known only at the end."""
+    """A histogram of scores by key, finer than the page's: the range is known only at the end."""
 
     def __init__(self) -> None:
         self._counts = np.zeros(1 << _BIN_BITS, np.int64)
@@ -170,7 +172,10 @@ class ScoreCounts:
         share = np.cumsum(counts) / counts.sum()
         low = float(values[int(np.searchsorted(share, 1e-4))])
         high = float(values[seen[-1]])
-        return (low, high) if high > low else (low - 1, low + 1)
+        if not high > low:
+            return low - 1, low + 1
+        near = 1e-6 * (high - low)  # the bin of zero has a subnormal in its middle
+        return (0.0 if abs(low) < near else low), (0.0 if abs(high) < near else high)
 
     def bars(self, low: float, high: float, count: int) -> list[int]:
         """Counts in equal steps from low to high; what lies below counts in the first."""
@@ -191,7 +196,7 @@ class Layer:
         self._recall: list[float] = []
         self._recall_rows: list[int] = []
         self._thresholds: list[float] = []
-        self._where = np.zeros(3, np.int64)
+        self._first = self._newest = 0
         self.scored = self.visible = self.selected = self.nan = self.infinite = 0
         self.fast = self.integer = 0
 
@@ -224,9 +229,8 @@ class Layer:
         self.selected += len(chosen)
         self.heat.row(index, visible, chosen)
         self.overlap.row(request, token, chosen)
-        first = chosen < 128
-        newest = ~first & (chosen >= visible - 1024)
-        self._where += [first.sum(), newest.sum(), (~first & ~newest).sum()]
+        self._first += int(np.count_nonzero(chosen < FIRST))
+        self._newest += int(np.count_nonzero(chosen >= visible - NEWEST))
 
     def data(self) -> dict[str, Any]:
         recall = quantiles(self._recall)
@@ -243,7 +247,8 @@ class Layer:
             "scored": self.scored,
             "visible": self.visible,
             "selected": self.selected,
-            "where": {k: int(n) for k, n in zip(("first", "newest", "between"), self._where)},
+            "first": self._first,
+            "newest": self._newest,
             "nan": self.nan,
             "infinite": self.infinite,
             "fast": self.fast,

@@ -9,7 +9,7 @@ import re
 from importlib import resources
 from typing import Any
 
-from . import sections
+from . import sections, summary
 from .markup import esc
 
 _HEAD = (
@@ -38,7 +38,7 @@ def _style() -> str:
 
 
 def _plain(value: Any) -> Any:
-    """JSON has no NaN and no infinities: they are written as text. Images are in the page itself."""
+    """JSON has no NaN and no infinities: they become text. Images are elsewhere in the page."""
     if isinstance(value, dict):
         return {k: _plain(v) for k, v in value.items() if k != "png"}
     if isinstance(value, (list, tuple)):
@@ -62,14 +62,16 @@ def render(data: dict[str, Any]) -> str:
     about = f"<p>{esc(data['about'])}</p>" if data["about"] else ""
     made = data["made"]
     return (
-        f"{_HEAD}<title>{esc(data['file'])}: tamis report</title><style>{_style()}</style></head><body>"
+        f"{_HEAD}<title>{esc(data['file'])}: tamis report</title><style>{_style()}</style></head>"
+        "<body>"
         '<a class="skip" href="#summary">To the summary</a>'
         '<header><div class="brand"><span>tamis report</span><button type="button" id="theme" '
-        'hidden>Dark</button></div>'
-        f"<h1>{esc(data['file'])}</h1>{about}<nav aria-label=\"Parts of this page\">{links}</nav></header>"
-        f"<main>{sections.summary(data)}{''.join(parts)}</main>"
+        "hidden>Dark</button></div>"
+        f"<h1>{esc(data['file'])}</h1>{about}"
+        f'<nav aria-label="Parts of this page">{links}</nav></header>'
+        f"<main>{summary.summary(data)}{''.join(parts)}</main>"
         f"<footer><p>Made by tamis {esc(made['version'])} on {esc(made['date'])} with "
-        f"<code>{esc(made['command'])}</code>. The numbers of this page are in it as JSON, in the element "
+        f"<code>{esc(made['command'])}</code>. Its numbers are in it as JSON, in the element "
         f"<code>#data</code>.</p></footer>"
         f'<script type="application/json" id="data">{as_json(data)}</script>'
         f"<script>{_asset('page.js')}</script></body></html>\n"

@@ -21,8 +21,8 @@ from .ranks import publish, score_keys
 
 TURNS = 7
 MAX_LAYERS = 8  # consumers that are timed
-SCORES = 1 << 21  # rows x positions of a turn: some 0.1 s dense on one core
 MAX_ROWS = 16
+SECONDS = 10.0  # for all layers, dense turns alone; wide exponents can take far longer a row
 
 
 def processor() -> str:
@@ -37,11 +37,15 @@ def processor() -> str:
     return platform.processor() or platform.machine() or "unknown processor"
 
 
-def rows_to_time(trace: Trace, layer: TraceLayer) -> tuple[int, int]:
-    """Neighbouring rows that end with the row of the longest context."""
+def rows_to_time(trace: Trace, engine: Engine, layer: TraceLayer) -> tuple[int, int]:
+    """Neighbouring rows that end with the row of the longest context, as many as time allows."""
     visible = layer.visible
     last = int(trace.rows - 1 - np.argmax(visible[::-1]))
-    count = max(1, min(MAX_ROWS, SCORES // max(int(visible[last]), 1)))
+    start = time.perf_counter()
+    engine.scores(layer, last, last + 1)
+    row = max(time.perf_counter() - start, 1e-9)
+    turns = (TURNS + 1) * min(len(trace.present), MAX_LAYERS + 1)
+    count = int(max(1, min(MAX_ROWS, SECONDS / (row * turns))))
     first = last
     request = trace.request
     while first > 0 and last - first + 1 < count and request[first - 1] == request[last]:
@@ -64,9 +68,7 @@ def _turns(ways: dict[str, Any], rows: int) -> dict[str, dict[str, float]]:
     return out
 
 
-def _blocks_for(
-    trace: Trace, engine: Engine, layer: TraceLayer, rows: range
-) -> NDArray[np.int32]:
+def _blocks_for(trace: Trace, engine: Engine, layer: TraceLayer, rows: range) -> NDArray[np.int32]:
     """What the consumers read: published by the source here, or the trace's own."""
     if trace.source is None:
         return np.ascontiguousarray(trace.blocks[rows.start : rows.stop], np.int32)
@@ -88,9 +90,7 @@ def _levels(trace: Trace, engine: Engine, rows: range) -> list[dict[str, Any]]:
     scoring = trace.source or next((x for x in trace.present if x.role.role == "full"), None)
     entries = []
     if scoring:
-        way = engine.prepare_source(
-            scoring, first, last, topk, size, width if trace.source else 0
-        )
+        way = engine.prepare_source(scoring, first, last, topk, size, width if trace.source else 0)
         way.run()
         entries.append(_entry(scoring, _turns({"dense": way}, len(rows))))
     blocks = _blocks_for(trace, engine, consumers[0], rows) if consumers else None
@@ -115,7 +115,7 @@ def measure(trace: Trace, engine: Engine) -> dict[str, Any] | None:
     if not trace.rows:
         return None
     last = trace.present[-1]
-    rows = range(*rows_to_time(trace, last))
+    rows = range(*rows_to_time(trace, engine, last))
     entries = _levels(trace, engine, rows)
     both = [entry for entry in entries if "sparse" in entry]
     sparse, dense = (sum(entry[way]["ns"] for entry in both) for way in ("sparse", "dense"))

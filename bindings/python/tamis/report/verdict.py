@@ -9,6 +9,7 @@ scores apart from the library; here they are the library's.
 
 from __future__ import annotations
 
+import time
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -23,9 +24,11 @@ GOOD, TIES, ROUNDING, WRONG = "good", "tie order only", "rounding only", "wrong"
 VERDICTS = (GOOD, TIES, ROUNDING, WRONG)
 CLASSES = ("bf16", "dg_bf16", "ref_bf16")
 SLOW_CLASSES = ("dg_bf16", "ref_bf16")  # the plain C tier alone has them
+SLOW_ROWS = 8  # rows of a list that they are tried on without a success
+SLOW_SECONDS = 120  # spent on them in all
 
 OUTSIDE = "outside the published blocks"
-NEWEST = "newest block missing"
+NEWEST = "the newest block is missing"
 
 
 @dataclass
@@ -74,7 +77,9 @@ def _score(keys: Keys, place: int) -> float | None:
     return float(key_scores(keys[place : place + 1])[0])
 
 
-def _at(found: NDArray[np.int64], expected: Positions, rank: int, keys: Keys) -> tuple[Any, ...]:
+def _at(
+    found: NDArray[np.int64], expected: Positions, rank: int, keys: Keys
+) -> tuple[int, int, int, float | None, float | None]:
     wanted = int(expected[rank]) if rank < len(expected) else -1
     have = int(found[rank]) if 0 <= rank < len(found) else -1
     return rank, wanted, have, _score(keys, wanted), _score(keys, have)
@@ -89,7 +94,7 @@ def compare(found: NDArray[np.int64], expected: Positions, keys: Keys) -> Differ
     valid = np.unique(entries[(entries >= 0) & (entries < len(keys))])
     missing = np.setdiff1d(expected, valid, assume_unique=True)
     extra = np.setdiff1d(valid, expected, assume_unique=True)
-    counts = (len(missing), len(extra))
+    counts = len(missing), len(extra)
     fault = _own_fault(found, len(keys))
     if fault:
         return Difference(WRONG, fault[0], *_at(found, expected, fault[1], keys), *counts)
@@ -160,13 +165,42 @@ def compare_in_pool(
     return difference
 
 
-def explain_by_class(
-    difference: Difference, classes: list[tuple[str, Callable[[], bool]]]
-) -> None:
-    """Makes a wrong list a matter of rounding where a class's own choice is this list."""
-    names = [name for name, selects in classes if selects()]
-    if names:
-        difference.verdict, difference.kind = ROUNDING, "rounding: " + ", ".join(names)
+class Rounding:
+    """Which numerics class's own choice a list is, tried for lists that are wrong otherwise.
+
+    The class that explained the list before is tried first. The classes of the plain C tier take
+    long, so they are given up for a list of a result after some rows without a success, and for all
+    of them when their time is spent; rows that this leaves open say so.
+    """
+
+    def __init__(self) -> None:
+        self._last: dict[str, str] = {}
+        self._failures: Counter[str] = Counter()
+        self._slow_seconds = 0.0
+
+    def explain(
+        self, name: str, difference: Difference | None, selects: Callable[[str], bool]
+    ) -> None:
+        if difference is None or difference.kind not in ("other members", OUTSIDE):
+            return
+        last = self._last.get(name)
+        for numerics in sorted(CLASSES, key=lambda c: c != last):
+            if numerics in SLOW_CLASSES and self._given_up(name):
+                difference.notes.append(f"{numerics} was not tried")
+                continue
+            start = time.monotonic()
+            explains = selects(numerics)
+            self._slow_seconds += (numerics in SLOW_CLASSES) * (time.monotonic() - start)
+            if explains:
+                difference.verdict, difference.kind = ROUNDING, f"rounding: {numerics}"
+                difference.notes.clear()
+                self._last[name] = numerics
+                return
+        self._failures[name] += 1
+
+    def _given_up(self, name: str) -> bool:
+        without_success = name not in self._last and self._failures[name] >= SLOW_ROWS
+        return without_success or self._slow_seconds > SLOW_SECONDS
 
 
 class Notes:
@@ -202,7 +236,7 @@ class Notes:
 
 
 class Tally:
-    """What was found of one list over all rows; the first `keep` differences in full."""
+    """What was found of one list over all rows; the first `keep` differences of a kind in full."""
 
     def __init__(self, name: str, keep: int) -> None:
         self.name, self._keep = name, keep
@@ -222,7 +256,7 @@ class Tally:
             return
         self._verdicts[difference.verdict] += 1
         self._kinds[difference.kind] += 1
-        if len(self._rows) < self._keep:
+        if self._kinds[difference.kind] <= self._keep:
             self._rows.append(where | vars(difference))
 
     @property
