@@ -2,8 +2,8 @@
 """tamis: which positions of a very long context a model's attention reads, exactly.
 
 The two-level indexer of DeepSeek-V4.1 over libtamis: ``tamis.traces`` reads what an indexer was
-given, ``tamis.run`` selects, ``tamis.check`` judges a selection, ``tamis.Indexer`` is what a serving
-engine holds, ``tamis.stages`` has every stage as a call of its own.
+given, ``tamis.run`` selects, ``tamis.check`` judges a selection, ``tamis.Indexer`` is what a
+serving engine holds, ``tamis.stages`` has every stage as a call of its own.
 
 Arrays are numpy's, torch's on the CPU and on CUDA devices, or anything with ``__dlpack__``; nothing
 is copied, and torch is never imported here. Calls release the GIL.

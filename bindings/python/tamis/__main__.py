@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""The command ``tamis``: ``report`` is made in Python, all else by the command that the wheel has."""
+"""The command ``tamis``: ``report`` is made in Python, all else by the wheel's command."""
 
 from __future__ import annotations
 

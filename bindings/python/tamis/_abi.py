@@ -9,15 +9,15 @@ and prototype here to a program compiled from the headers.
 from __future__ import annotations
 
 import ctypes
-from typing import Any, Optional, TypeVar
+from typing import Any, TypeVar
 
 i32 = int
 u32 = int
 i64 = int
 u64 = int
 f32 = float
-ptr = Optional[int]
-text = Optional[bytes]
+ptr = int | None
+text = bytes | None
 chars32 = bytes
 chars60 = bytes
 chars64 = bytes

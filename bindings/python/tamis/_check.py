@@ -45,7 +45,10 @@ class Finding:
     def __str__(self) -> str:
         why = f"{VERDICTS[self.verdict]}{', ' + self.fault if self.fault else ''}"
         if self.rank < 0:
-            return f"{self.list}, row {self.row}: expected count {self.expected}, found {self.found}: {why}"
+            return (
+                f"{self.list}, row {self.row}: expected count {self.expected}, "
+                f"found {self.found}: {why}"
+            )
         what = "block" if self.list == "blocks" else "position"
         if self.classes:
             why += f": what the class selects: {', '.join(self.classes)}"
@@ -109,6 +112,11 @@ def _count(ids: Any) -> int:
     """Entries before the first -1."""
     ends = np.flatnonzero(ids == -1)
     return int(ends[0]) if ends.size else len(ids)
+
+
+def _common(a: Any, b: Any) -> int:
+    """Members of two lists in common."""
+    return int(np.intersect1d(a[: _count(a)], b[: _count(b)]).size)
 
 
 def _own_fault(found: Any, limit: int) -> tuple[str | None, int]:
@@ -251,7 +259,7 @@ class _Judge:
 
     def _tally(self, name: str, found: Any, exact: Any, full: Any, inside: int) -> None:
         self.tallies[name] = [
-            int(np.isin(found[: _count(found)], exact[: _count(exact)]).sum()),
+            _common(found, exact),
             _count(exact),
             inside,
             _count(full),
@@ -273,7 +281,7 @@ class _Judge:
                 self._explain_full(finding, row, mine)
             self._check_count(layer, expected, finding)
             self._add(finding)
-            inside = int(np.isin(mine[: _count(mine)], full[: _count(full)]).sum())
+            inside = _common(mine, full)
             self._tally(name, mine, full, full, inside)
         if layer.role.role == "source":
             self._blocks(row, scores, exact, full)
@@ -342,7 +350,7 @@ class _Judge:
         self._add(finding)
         full = reference.topk(exact, self.topk)
         chosen = reference.consume(exact, self.blocks, self.topk, self.size)
-        inside = int(np.isin(mine[: _count(mine)], full[: _count(full)]).sum())
+        inside = _common(mine, full)
         self._tally(name, mine, chosen, full, inside)
 
     def _judge_in(self, name: str, row: _Row, found: Any, blocks: Any, scores: Any) -> Finding:

@@ -253,6 +253,8 @@ def require(
         raise ArgumentError(name, _wanted(dtypes, shape), v.describe())
     if device is not None and v.device != device:
         raise ArgumentError(name, f"an array on {device}", f"one on {v.device}")
+    if 0 in found:
+        v.strides = contiguous_strides(found)  # numpy's are 0 there
     strides = v.strides
     step = 1
     for i in range(len(found) - 1, -1, -1):
@@ -349,15 +351,14 @@ _current: Callable[[int], int] | None = None
 
 
 def _torch_current(torch: Any) -> Callable[[int], int]:
-    """torch's raw current stream by device: an order of magnitude faster than the Stream object."""
+    """torch's current stream by device, raw: far quicker than by way of a Stream object."""
     global _current
     if _current is None:
-        raw = getattr(torch._C, "_cuda_getCurrentRawStream", None)
-        if raw is None:
-            if not torch.cuda.is_available():
-                raise CudaError("torch", "one with CUDA", torch.__version__)
-            _current = lambda index: int(torch.cuda.current_stream(index).cuda_stream)
-        else:
-            _current = raw
-    assert _current is not None
+        if not torch.cuda.is_available():
+            raise CudaError("torch", "one with CUDA", torch.__version__)
+
+        def slow(index: int) -> int:
+            return int(torch.cuda.current_stream(index).cuda_stream)
+
+        _current = getattr(torch._C, "_cuda_getCurrentRawStream", None) or slow
     return _current

@@ -7,7 +7,9 @@ need not know which of the two saw a fault first.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import contextlib
+import os
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from . import _abi
@@ -21,8 +23,10 @@ class Error(Exception):
         required: what was required: ``"0 .. 4096"``.
         found: what was found: ``"-7"``.
         status: the code of ``status.h``, negative.
+        file: the file that it was found in, or None.
     """
 
+    file: str | None = None
     status = 0
     summary = "the call was refused"
 
@@ -33,7 +37,8 @@ class Error(Exception):
         self.found = found
 
     def __str__(self) -> str:
-        return f"{self.name}: required {self.required}, found {self.found} ({self.summary})"
+        where = f"{self.file}: " if self.file else ""
+        return f"{where}{self.name}: required {self.required}, found {self.found} ({self.summary})"
 
 
 class ArgumentError(Error, ValueError):
@@ -130,6 +135,16 @@ class ShardError(Error, ValueError):
     summary = "the shards of a request's positions are invalid or do not fit together"
 
 
+class PeerError(Error, RuntimeError):
+    status = -18
+    summary = "another rank differs or failed"
+
+
+class TransportError(Error, RuntimeError):
+    status = -19
+    summary = "the transport between ranks failed a call"
+
+
 _ALL: tuple[type[Error], ...] = (
     ArgumentError,
     StructSizeError,
@@ -148,8 +163,21 @@ _ALL: tuple[type[Error], ...] = (
     RequirementError,
     CudaError,
     ShardError,
+    PeerError,
+    TransportError,
 )
 BY_STATUS: dict[int, type[Error]] = {cls.status: cls for cls in _ALL}
+
+
+@contextlib.contextmanager
+def in_file(path: str | os.PathLike[str]) -> Iterator[None]:
+    """Errors say which file they were found in; those about the file itself do already."""
+    try:
+        yield
+    except Error as error:
+        if error.file is None and error.name != os.fspath(path):
+            error.file = os.fspath(path)
+        raise
 
 
 def from_struct(error: _abi.ErrorStruct) -> Error:

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import itertools
 import json
+import mmap
 import os
 import stat
 import sys
@@ -19,6 +20,7 @@ from typing import Any, Union
 
 import numpy as np
 
+from . import errors
 from .errors import Error, FileError, FormatError
 
 Path = Union[str, "os.PathLike[str]"]
@@ -103,14 +105,16 @@ def _map(path: Path) -> Any:
         raise FileError(
             os.fspath(path), "a regular file that can be read", why.strerror or str(why)
         ) from None
-    with os.fdopen(fd, "rb") as file:
+    try:
         about = os.fstat(fd)
         if not stat.S_ISREG(about.st_mode):
             what = "a directory" if stat.S_ISDIR(about.st_mode) else "a device, pipe or socket"
             raise FileError(os.fspath(path), "a regular file that can be read", what)
         if about.st_size == 0:
             return np.empty(0, np.uint8)
-        return np.memmap(file, np.uint8, "r")
+        return np.frombuffer(mmap.mmap(fd, about.st_size, access=mmap.ACCESS_READ), np.uint8)
+    finally:
+        os.close(fd)
 
 
 def _header(data: Any) -> tuple[dict[str, Any], int]:
@@ -196,6 +200,11 @@ def read(path: Path) -> File:
     Raises FileError for what cannot be read and FormatError for what is malformed, with the
     tensor's or key's name, what was required and what was found.
     """
+    with errors.in_file(path):
+        return _read(path)
+
+
+def _read(path: Path) -> File:
     data = _map(path)
     header, start = _header(data)
     metadata = header.pop("__metadata__", {})

@@ -15,7 +15,7 @@ from typing import Any, Union
 
 import numpy as np
 
-from . import mxfp4, safetensors
+from . import errors, mxfp4, safetensors
 from .errors import FormatError
 from .model import Config, Model, Role
 from .views import KCache, Query, Rows
@@ -381,6 +381,11 @@ def read(path: Path) -> Trace:
     Raises FileError, FormatError or ModelError naming the tensor or key, what was required and
     what was found.
     """
+    with errors.in_file(path):
+        return _read(path)
+
+
+def _read(path: Path) -> Trace:
     file = safetensors.read(path)
     form = file.metadata.get("format")
     if form != TRACE_FORMAT:
@@ -406,6 +411,11 @@ def read(path: Path) -> Trace:
 
 def read_result(path: Path, trace: Trace) -> Result:
     """Opens a result against its trace: dtypes and shapes are checked, values are not."""
+    with errors.in_file(path):
+        return _read_result(path, trace)
+
+
+def _read_result(path: Path, trace: Trace) -> Result:
     file = safetensors.read(path)
     form = file.metadata.get("format")
     if form not in (None, RESULT_FORMAT, TRACE_FORMAT):
