@@ -27,6 +27,23 @@ static inline int64_t tamis_shard_own_block(const tamis_shard *s, int64_t reques
     return i >= 0 && block < s->last[i] ? s->before[i] + (block - s->first[i]) : -1;
 }
 
+/* The same for one block after another: *at, -1 at first, is the interval where the last was found.
+ * Blocks that ascend, as they mostly do, are a few intervals further on. */
+static inline int64_t tamis_shard_next_own(const tamis_shard *s, int64_t request, int64_t block,
+                                           int64_t *at) {
+    int64_t i = *at, end = s->start[request + 1];
+    if (i >= 0 && s->first[i] <= block) {
+        for (int steps = 0; steps < 8 && i + 1 < end && s->first[i + 1] <= block; steps++) {
+            i++;
+        }
+    }
+    if (i < 0 || s->first[i] > block || (i + 1 < end && s->first[i + 1] <= block)) {
+        i = tamis_shard_find(s, request, block);
+    }
+    *at = i;
+    return i >= 0 && block < s->last[i] ? s->before[i] + (block - s->first[i]) : -1;
+}
+
 /* Own blocks before a block. */
 static inline int64_t tamis_shard_blocks_below(const tamis_shard *s, int64_t request,
                                                int64_t block) {

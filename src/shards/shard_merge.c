@@ -31,12 +31,14 @@ static void count_digits(const tamis_candidates *c, uint32_t prefix, uint32_t ma
         int32_t n = c->counts[k * c->counts_stride];
         for (int32_t i = 0; i < n; i++) {
             uint32_t key = tamis_order_key(scores[i]);
-            counts[key >> shift & (DIGITS - 1)] += is_id(c, ids[i]) && (key & mask) == prefix;
+            if (((key ^ prefix) & mask) == 0) {
+                counts[key >> shift & (DIGITS - 1)] += is_id(c, ids[i]);
+            }
         }
     }
 }
 
-/* The cut of the best `want`, of which there are more. */
+/* The cut of the best `want`; where there are fewer, one that takes all. */
 static tamis_cut cut_of(const tamis_candidates *c, int64_t want) {
     static const int shifts[] = {21, 10, 0};
     int32_t counts[DIGITS];
@@ -45,7 +47,7 @@ static tamis_cut cut_of(const tamis_candidates *c, int64_t want) {
     for (int i = 0; i < 3; i++) {
         uint32_t digit = DIGITS - 1;
         count_digits(c, cut.key, mask, shifts[i], counts);
-        while (counts[digit] < cut.equal) {
+        while (digit > 0 && counts[digit] < cut.equal) {
             cut.equal -= counts[digit--];
         }
         /* The last digit has 10 bits: bit 10 was part of the digit before and adds nothing new. */
@@ -55,15 +57,13 @@ static tamis_cut cut_of(const tamis_candidates *c, int64_t want) {
     return cut;
 }
 
-static int64_t count_valid(const tamis_candidates *c) {
-    int64_t valid = 0;
+/* Candidates, valid or not. */
+static int64_t count_all(const tamis_candidates *c) {
+    int64_t all = 0;
     for (int32_t k = 0; k < c->ranks; k++) {
-        const int32_t *ids = c->ids + k * c->ids_stride;
-        for (int32_t i = 0; i < c->counts[k * c->counts_stride]; i++) {
-            valid += is_id(c, ids[i]);
-        }
+        all += c->counts[k * c->counts_stride];
     }
-    return valid;
+    return all;
 }
 
 /* Where each rank's list is read, and the id there. */
@@ -92,13 +92,13 @@ static int32_t lowest(const heads *h, int32_t ranks) {
 }
 
 int64_t tamis_merge(const tamis_candidates *c, int64_t most, int32_t *ids, float *scores) {
-    int64_t valid = count_valid(c), count = 0;
-    tamis_cut cut = {0, valid}; /* takes everything */
-    heads h;
-    if (most == 0 || valid == 0) {
+    tamis_cut cut = {0, most}; /* takes all of what is not more than `most` */
+    int64_t count = 0;
+    heads h = {{0}, {0}};
+    if (most == 0) {
         return 0;
     }
-    if (valid > most) {
+    if (count_all(c) > most) {
         cut = cut_of(c, most);
     }
     for (int32_t k = 0; k < c->ranks; k++) {

@@ -112,9 +112,10 @@ void tamis_shard_lists_rows(const tamis_kernels *kernels, const tamis_shard_list
         int64_t request = tamis_shard_request(a->request, r);
         int64_t n = a->counts ? a->counts[r] : a->width;
         int32_t *own = a->own + r * a->own_stride, count = 0;
+        int64_t at = -1;
         for (int64_t i = 0; i < n; i++) {
             int64_t block =
-                blocks[i] < 0 ? -1 : tamis_shard_own_block(&a->shard, request, blocks[i]);
+                blocks[i] < 0 ? -1 : tamis_shard_next_own(&a->shard, request, blocks[i], &at);
             if (block >= 0) {
                 own[count++] = (int32_t)block;
             }

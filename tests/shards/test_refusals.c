@@ -283,7 +283,9 @@ void shards_that_do_not_fit(void **state) {
     layers *l = layers_make(small, requests, COUNT(requests));
     tamis_indexer *indexer = group_indexer(l, "ref", RANKS);
     outcome want = layers_expect(l, LAYER_SOURCE, l->batch.tokens);
-    int64_t n = good_group(l, indexer)->member[AT].batch.shard[0].start[2];
+    group *example = good_group(l, indexer);
+    int64_t n = example->member[AT].batch.shard[0].start[2];
+    group_free(example);
     STEP_REFUSED(refused_by_all, shard->last = changed(shard->last, n, 1, shard->first[1]),
                  TAMIS_ERROR_SHARD, "shard.last[1]");
     STEP_REFUSED(refused_by_all, shard->first = changed(shard->first, n, 1, shard->first[0]),
