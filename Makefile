@@ -8,7 +8,7 @@ RESULT := $(BUILD)/trace_a.result.safetensors
 ROWS   ?= 16
 
 .DEFAULT_GOAL := help
-.PHONY: help setup configure build run test test-gpu asan fuzz bench bench-accept gate format \
+.PHONY: help setup configure build run test test-gpu asan replay fuzz bench bench-accept gate format \
         format-check abi abi-accept amalgamation install clean
 
 help: ## list the targets
@@ -41,6 +41,12 @@ asan: setup ## all tests under AddressSanitizer and UndefinedBehaviorSanitizer
 	  -DTAMIS_SANITIZE=address,undefined >/dev/null
 	@cmake --build build-asan -j $(JOBS)
 	@tools/run-tests.sh build-asan
+
+replay: setup ## 10,000 steps of random server lives under the sanitizers, each held to the oracle
+	@cmake -S . -B build-asan -G Ninja -DCMAKE_BUILD_TYPE=RelWithDebInfo \
+	  -DTAMIS_SANITIZE=address,undefined >/dev/null
+	@cmake --build build-asan -j $(JOBS) --target tamis_command
+	@tests/replay/many_steps.sh build-asan/tamis $(or $(REPLAY_SCRIPTS),40)
 
 fuzz: setup ## fuzz the trace reader and expand for FUZZ_SECONDS (default 600) each
 	@tools/fuzz.sh $(or $(FUZZ_SECONDS),600)
