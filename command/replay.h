@@ -50,6 +50,7 @@ enum replay_mistake {
     MISTAKE_OLD_STEP,
     MISTAKE_LAYOUT,
     MISTAKE_PAGE_SIZE,
+    MISTAKE_SPLIT, /* of a group of ranks alone */
     MISTAKES
 };
 extern const char *const replay_mistakes[MISTAKES];

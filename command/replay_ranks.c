@@ -77,6 +77,8 @@ static tamis_status make_step(const ranks_engine *e, replay_rank *rank) {
         shard->last = rank->last[k];
         batch.held[k] = rank->held[k];
     }
+    if (e->mistake == MISTAKE_SPLIT && rank->transport.rank == 0)
+        rank->held[0][0]++; /* as a page table made for another split has it */
     return tamis_shards_step(rank->shards, &batch, &rank->error);
 }
 
@@ -243,6 +245,21 @@ static void poison(ranks_engine *e) {
         }
 }
 
+/* A rank whose page table is another split's: it says so itself, and all others that it did. */
+static int err_split(ranks_engine *e, tamis_error *error) {
+    e->mistake = MISTAKE_SPLIT;
+    int status = run_ranks(e, PHASE_STEP, error), good = status == STATUS_WRONG;
+    e->mistake = MISTAKE_NONE;
+    for (int32_t i = 0; i < e->count; i++)
+        good = good && e->rank[i].status == (i == 0 ? TAMIS_ERROR_LENGTH : TAMIS_ERROR_RANKS);
+    if (good)
+        return STATUS_GOOD;
+    *error = (tamis_error){.status = e->rank[0].status, .argument = "wrong split"};
+    strcpy(error->required, tamis_status_text(TAMIS_ERROR_LENGTH));
+    strcpy(error->found, tamis_status_text(e->rank[0].status));
+    return STATUS_WRONG;
+}
+
 /* All ranks refuse, with nothing written anywhere. */
 int replay_ranks_err(replay_engine *base, replay_flight *f, int32_t mistake, tamis_error *error) {
     ranks_engine *e = (ranks_engine *)base;
@@ -257,6 +274,8 @@ int replay_ranks_err(replay_engine *base, replay_flight *f, int32_t mistake, tam
     if (source < 0 || consumer < 0)
         return STATUS_WRONG;
     e->flight = f;
+    if (mistake == MISTAKE_SPLIT)
+        return err_split(e, error);
     e->mistake = MISTAKE_NONE;
     e->layer = source;
     int status = run_ranks(e, PHASE_STEP, error);

@@ -22,6 +22,7 @@ const char *const replay_mistakes[MISTAKES] = {
     [MISTAKE_OLD_STEP] = "old_step",
     [MISTAKE_LAYOUT] = "layout",
     [MISTAKE_PAGE_SIZE] = "page_size",
+    [MISTAKE_SPLIT] = "split",
 };
 
 typedef struct reader {
@@ -262,8 +263,9 @@ static int read_mistake(const reader *r, replay_statement *at) {
             at->value[0] = i;
             return STATUS_GOOD;
         }
-    return WRONG_AT(r, "wrong", "consumer_first, publish_twice, old_step, layout or page_size",
-                    "'%s'", r->words > 1 ? r->word[1] : "");
+    return WRONG_AT(r, "wrong",
+                    "consumer_first, publish_twice, old_step, layout, page_size or split", "'%s'",
+                    r->words > 1 ? r->word[1] : "");
 }
 
 static int read_values(const reader *r, const verb_form *form, int first, replay_statement *at) {

@@ -91,7 +91,7 @@ static int fly(replay *r, const replay_statement *at, const replay_entry *entrie
     for (int32_t i = 0; i < count; i++)
         replay_flight_add(f, &r->world, entries[i].request, entries[i].count);
     replay_plant_spoil(&r->plant, f, &r->world);
-    if (r->mistake)
+    if (r->mistake && (r->mistake != MISTAKE_SPLIT || r->options->ranks))
         status = e->calls->err(e, f, r->mistake, &error);
     if (status != STATUS_GOOD)
         return refused(r, at, status, &error);
