@@ -158,6 +158,7 @@ class Call(Generic[T]):
         self._arrays[name] = v.owner
 
     def keep(self, x: Any) -> None:
+        """Keeps something alive as long as the call."""
         self._keep.append(x)
 
     def finish(self, outputs: T, rows: int = 0) -> Call[T]:

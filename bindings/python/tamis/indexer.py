@@ -6,7 +6,7 @@ docs/engines.md is the walk through it. On the CPU::
     indexer = tamis.Indexer(config, {"indexer_sparse_logits": True}, page_size=128)
     plan = indexer.plan(max_requests=256, max_batched_tokens=8192, max_context=1 << 20)
     step = plan.step(context, query_start, page_tables={1: table})
-    chosen = plan.layer(20, k, query).run(step)      # the candidate source first, then its consumers
+    chosen = plan.layer(20, k, query).run(step)    # the candidate source, then its consumers
 
 With ``device="cuda"`` the plan lies on the GPU: a step is made there, from lengths that the host
 need not know, and the whole of it can be captured in a torch CUDA graph. Selections are the CPU's.
@@ -50,7 +50,10 @@ class Requirement(NamedTuple):
     way_out: str
 
     def __str__(self) -> str:
-        return f"{self.id} {self.setting}: required {self.required}, found {self.found}; {self.way_out}"
+        return (
+            f"{self.id} {self.setting}: required {self.required}, found {self.found}; "
+            f"{self.way_out}"
+        )
 
 
 class PlanCounters(NamedTuple):

@@ -93,7 +93,7 @@ def _shown(value: Any) -> str:
 
 
 def load_json(source: Any, what: str) -> Mapping[str, Any]:
-    """The JSON object in a mapping, in text that begins with a brace, or in the file of that path."""
+    """The JSON object in a mapping, in text that begins with a brace, or in a file."""
     if isinstance(source, Mapping):
         return source
     text: Any = source

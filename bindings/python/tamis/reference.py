@@ -294,7 +294,7 @@ def expand(
 
 
 def _rotate(x: Any, table: Any) -> Any:
-    """The last 64 dims of float32 ``[T, .., D]`` turned by rows ``[T, 64]``; rounded to bfloat16."""
+    """The last 64 dims of float32 ``[T, .., D]`` turned by rows ``[T, 64]``; bfloat16."""
     out = x.copy()
     shape = (len(table),) + (1,) * (x.ndim - 2) + (32,)
     cos, sin = table[:, :32].reshape(shape), table[:, 32:].reshape(shape)

@@ -84,7 +84,7 @@ class Expanded(NamedTuple):
 
 
 class Logits(NamedTuple):
-    """Scores ``[R, columns]`` and block maxima ``float32 [R, blocks]``; None where not asked for."""
+    """Scores ``[R, columns]`` and block maxima ``float32 [R, blocks]``; None where not made."""
 
     logits: Any
     block_max: Any

@@ -37,7 +37,7 @@ class TraceLayer:
         role: a Role; ``role.role`` is "full", "source" or "consumer".
         query: codes ``uint8 [R, H, D/2]``, scales ``uint8 [R, H, D/32]``, weights ``[R, H]``
             (float32, or bfloat16 as uint16 bits).
-        k: the K owner's cache, layout ``mxfp4_split``: ``k.codes [N, D/2]``, ``k.scales [N, D/32]``.
+        k: the K owner's cache, ``mxfp4_split``: ``k.codes [N, D/2]``, ``k.scales [N, D/32]``.
         ks, ke: int32 [R]: the rows of K that each row sees, ``ks[r] .. ke[r]-1``. Positions in
             results count from ks[r].
         selected: int32 [R, index_topk] of the file, or None.

@@ -99,6 +99,7 @@ class KCache:
 
     @property
     def device(self) -> Device:
+        """Where its memory lies."""
         return self._view.device
 
     def struct(self) -> _abi.KCacheStruct:
@@ -108,6 +109,7 @@ class KCache:
         return k
 
     def fill(self, k: _abi.KCacheStruct) -> None:
+        """Writes the C view of it."""
         v = self._view
         k.layout = LAYOUTS[self.layout]
         k.head_dim = self.head_dim

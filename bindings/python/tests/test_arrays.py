@@ -125,9 +125,6 @@ def test_any_one_byte_dtype_holds_codes():
 
 
 def test_ml_dtypes_bfloat16_is_taken_by_its_name():
-    class Named:
-        """What ml_dtypes registers: a dtype whose name is bfloat16."""
-
     ml_dtypes = pytest.importorskip("ml_dtypes")
     x = np.zeros((2, 4), ml_dtypes.bfloat16)
     assert arrays.require("x", x, arrays.BFLOAT16, (2, 4)).dtype == "bfloat16"

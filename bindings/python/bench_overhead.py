@@ -1,0 +1,170 @@
+# SPDX-License-Identifier: MIT
+"""What a consumer call from Python costs over the C call, where C has next to nothing to do.
+
+A C loop, compiled here, makes the same call with the same arguments; the rest is Python's. Rounds
+are interleaved and the median is printed, in microseconds a call.
+Usage: bench_overhead.py [cpu|cuda] [CALLS]
+"""
+
+import ctypes
+import shutil
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+import numpy as np
+
+import tamis
+from tamis._library import error_address
+
+LOOP = """
+#include <stdint.h>
+typedef int32_t slice(const void *, const void *, int32_t, int32_t, void *);
+typedef int32_t queue(const void *, const void *, void *, void *);
+int32_t loop_cpu(slice *f, const void *b, const void *a, void *e, int n) {
+    int32_t bad = 0;
+    for (int i = 0; i < n; i++) bad |= f(b, a, 0, 1, e);
+    return bad;
+}
+int32_t loop_cuda(queue *f, const void *c, const void *a, void *s, void *e, int n) {
+    int32_t bad = 0;
+    for (int i = 0; i < n; i++) bad |= f(c, a, s, e);
+    return bad;
+}
+"""
+
+
+def compile_loop(folder):
+    source = Path(folder, "loop.c")
+    source.write_text(LOOP)
+    compiler = shutil.which("cc") or shutil.which("gcc")
+    library = Path(folder, "loop.so")
+    subprocess.run([compiler, "-O2", "-shared", "-fPIC", source, "-o", library], check=True)
+    return ctypes.CDLL(str(library))
+
+
+def problem(torch, device):
+    """One row of 4 heads that sees 8 positions: arrays of numpy, or of torch where given."""
+    rng = np.random.default_rng(0)
+    arrays = {
+        "codes": rng.integers(0, 256, (8, 32), np.uint8),
+        "scales": rng.integers(120, 130, (8, 2)).astype(np.uint8),
+        "q": rng.integers(0, 256, (1, 4, 32), np.uint8),
+        "qs": rng.integers(120, 130, (1, 4, 2)).astype(np.uint8),
+        "w": rng.standard_normal((1, 4)).astype(np.float32),
+        "ke": np.array([8], np.int32),
+        "blocks": np.zeros((1, 1), np.int32),
+        "positions": np.zeros((1, 8), np.int32),
+        "counts": np.zeros(1, np.int32),
+    }
+    if torch is not None:
+        arrays = {name: torch.from_numpy(x).to(device) for name, x in arrays.items()}
+    return arrays
+
+
+class Calls:
+    """The same call made in several ways."""
+
+    def __init__(self, torch, device, loop):
+        a = problem(torch, device)
+        self.k = tamis.KCache.split(a["codes"], a["scales"])
+        self.rows = tamis.Rows(a["ke"])
+        self.query = tamis.Query(a["q"], a["qs"], a["w"])
+        self.blocks = a["blocks"]
+        self.out = tamis.Selection(a["positions"], counts=a["counts"])
+        self.call = tamis.stages.consume.prepare(*self.arguments(), 8, out=self.out)
+        self.exchanged = {
+            "query.codes": a["q"],
+            "query.scales": a["qs"],
+            "query.weights": a["w"],
+            "blocks": a["blocks"],
+            "out.positions": a["positions"],
+        }
+        self.loop, self.cuda = loop, device == "cuda"
+        self.sync = torch.cuda.synchronize if self.cuda else lambda: None
+
+    def arguments(self):
+        return self.k, self.rows, self.query, self.blocks
+
+    def in_c(self, n):
+        call = self.call
+        function = ctypes.cast(call._function, ctypes.c_void_p)
+        where = ctypes.c_void_p(call.address)
+        error = ctypes.c_void_p(error_address())
+        if self.cuda:
+            stream = ctypes.c_void_p(tamis.arrays.stream_handle(None, call.device))
+            handle = ctypes.c_void_p(call._cuda.handle)
+            bad = self.loop.loop_cuda(function, handle, where, stream, error, n)
+        else:
+            handle = ctypes.c_void_p(call._backend.handle)
+            bad = self.loop.loop_cpu(function, handle, where, error, n)
+        assert bad == 0
+
+    def run(self, n):
+        run = self.call.run
+        for _ in range(n):
+            run()
+
+    def exchange(self, n):
+        call, exchanged = self.call, self.exchanged
+        for _ in range(n):
+            call.update(exchanged).run()
+
+    def function(self, n):
+        arguments, out, consume = self.arguments(), self.out, tamis.stages.consume
+        for _ in range(n):
+            consume(*arguments, 8, out=out)
+
+    def seconds(self, way, n):
+        self.sync()
+        start = time.perf_counter()
+        getattr(self, way)(n)
+        self.sync()
+        return (time.perf_counter() - start) / n
+
+
+WAYS = {
+    "in_c": "the C call",
+    "run": "prepared: run()",
+    "exchange": "prepared: update() of 5 arrays, run()",
+    "function": "stages.consume(..., out=)",
+}
+
+
+def measure(kind, torch, device, loop, calls):
+    made = Calls(torch, device, loop)
+    times = {way: [] for way in WAYS}
+    for _ in range(15):
+        for way in WAYS:
+            times[way].append(made.seconds(way, calls) * 1e6)
+    median = {way: statistics.median(times[way]) for way in WAYS}
+    print(f"{kind}")
+    for way, text in WAYS.items():
+        over = median[way] - median["in_c"]
+        print(f"  {text:38s} {median[way]:8.2f} us   over C {over:+7.2f} us")
+    return median["exchange"] - median["in_c"]
+
+
+def main():
+    device = sys.argv[1] if len(sys.argv) > 1 else "cpu"
+    calls = int(sys.argv[2]) if len(sys.argv) > 2 else 500
+    try:
+        import torch
+    except ImportError:
+        torch = None
+    with tempfile.TemporaryDirectory() as folder:
+        loop = compile_loop(folder)
+        over = []
+        if device == "cpu":
+            over.append(measure("numpy arrays", None, "cpu", loop, calls))
+        if torch is not None:
+            over.append(measure(f"torch tensors on {device}", torch, device, loop, calls))
+    print(f"required: at most 15 us over C; found {max(over):.2f} us")
+    return 0 if max(over) <= 15 else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())
