@@ -22,7 +22,7 @@ from ..errors import Error
 from . import page, timing
 from .engine import Engine
 from .judge import Judge
-from .measure import MAX_ROWS, Progress, measure
+from .measure import MAX_ROWS, Progress, measure_trace
 
 KEEP = 20  # differences of each kind in a list that are told in full
 
@@ -75,7 +75,7 @@ def build(
         result = _own_result(trace)
     engine, plain = Engine(tier), Engine("ref")
     judge = Judge(trace, result, engine, plain, KEEP)
-    data = measure(trace, engine, judge, rows, progress)
+    data = measure_trace(trace, engine, judge, rows, progress)
     judged = judge.data()
     if judged and result:
         judged["file"] = os.path.basename(result_path or trace_path)
@@ -133,6 +133,10 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
+def _same_file(a: str, b: str) -> bool:
+    return os.path.exists(a) and os.path.exists(b) and os.path.samefile(a, b)
+
+
 def _bar(what: str, share: float) -> None:
     print(f"\r\033[K{what}: {share:4.0%}", end="", file=sys.stderr, flush=True)
 
@@ -143,8 +147,8 @@ def main(argv: Optional[list[str]] = None) -> int:
     options = parser.parse_args(argv)
     if options.rows < 1:
         parser.error(f"--rows: required 1 or more, found {options.rows}")
-    for name in (options.trace, options.result):
-        if name and os.path.exists(options.output) and os.path.samefile(name, options.output):
+    for name in filter(None, (options.trace, options.result)):
+        if _same_file(name, options.output):
             parser.error(f"{options.output}: the page would replace {name}")
     shown = [options.trace, options.result] if options.result else [options.trace]
     command = " ".join(

@@ -201,7 +201,7 @@ class Pass:
             self.judge.blocks(layer, row, keys, ids)
 
 
-def measure(
+def measure_trace(
     trace: Trace, engine: Engine, judge: Judge, limit: int, progress: Progress
 ) -> dict[str, Any]:
     """All layers of a trace, over at most `limit` rows."""

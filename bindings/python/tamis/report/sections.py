@@ -132,8 +132,8 @@ def heat(data: Data) -> str:
             note = f"A row's blocks are {count(round(runs['mean']))} runs of neighbours on average"
         cards += _heat_card(b["heat"], "Blocks", "published", note)
     why = (
-        "One line a row, its context from left to right; darker (in dark colours brighter) cells "
-        "hold more of its selection, and what it cannot see is hatched."
+        "One line a row, its context from left to right; stronger cells hold more of its "
+        "selection, and what it cannot see is hatched."
     )
     return section("where", "What is selected", why, f'<div class="grid">{cards}</div>')
 
