@@ -254,7 +254,7 @@ void member_connect(member *m, const tamis_transport *transport, int32_t tile_ro
     m->transport = *transport;
     tamis_shards_options_default(&m->options);
     m->options.tile_rows = tile_rows;
-    m->options.max_intervals = 4096;
+    m->options.max_intervals = 8192;
     m->options.limits = &m->limits;
     m->options.transport = &m->transport;
     if (m->threads > 1) {

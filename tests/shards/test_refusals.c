@@ -119,7 +119,7 @@ void shards_creation_is_refused(void **state) {
     INIT_REFUSED(refused_alike, m->indexer = other_numerics, TAMIS_ERROR_RANKS, "numerics");
     INIT_REFUSED(refused_alike, m->indexer = other_ratios, TAMIS_ERROR_RANKS, "layers");
     INIT_REFUSED(refused_alike, m->options.tile_rows = 3, TAMIS_ERROR_RANKS, "tile_rows");
-    INIT_REFUSED(refused_alike, m->options.max_intervals = 4095, TAMIS_ERROR_RANKS, "intervals");
+    INIT_REFUSED(refused_alike, m->options.max_intervals = 8191, TAMIS_ERROR_RANKS, "intervals");
     INIT_REFUSED(refused_alike, m->limits.max_requests = 5, TAMIS_ERROR_RANKS, "max_requests");
     INIT_REFUSED(refused_alike, m->limits.draft_tokens = 4, TAMIS_ERROR_RANKS, "rows");
     tamis_pool_destroy(pool);
@@ -189,6 +189,17 @@ static void step(member *m) {
 
 static void run_source(member *m) {
     member_layer(m, LAYER_SOURCE);
+}
+
+static int32_t layer_of_at, layer_of_others;
+static void run_layers(member *m) {
+    member_layer(m, m->rank == AT ? layer_of_at : layer_of_others);
+}
+
+static void call_layers(group *g, int32_t at, int32_t others) {
+    layer_of_at = at;
+    layer_of_others = others;
+    group_each(g, run_layers);
 }
 
 static void all_ok(const group *g) {
@@ -302,6 +313,25 @@ void shards_that_do_not_fit(void **state) {
                  (shard->last = changed(shard->last, n, 2, shard->last[2] + 1),
                   shard->first = changed(shard->first, n, 2, shard->first[2] + 1)),
                  TAMIS_ERROR_SHARD, "request 0 block 7");
+    group *g = stepped_group(l, indexer); /* a good step after a refused one */
+    tamis_shard good = g->member[AT].batch.shard[0];
+    overlap(&g->member[AT].batch.shard[0], n);
+    g->member[AT].part[0].held[0] += 8;
+    group_each(g, step);
+    refused_alike(g, TAMIS_ERROR_SHARD, "request 0 block 2");
+    g->member[AT].batch.shard[0] = good;
+    g->member[AT].part[0].held[0] -= 8;
+    group_each(g, step);
+    all_ok(g);
+    call_layers(g, LAYER_SOURCE, LAYER_SOURCE);
+    all_ok(g);
+    for (int32_t k = 0; k < RANKS; k++) {
+        tamis_shards_counters counters;
+        tamis_shards_count(g->member[k].shards, &counters);
+        assert_int_equal(counters.list_exchanges, 3);
+        member_same(&g->member[k], LAYER_SOURCE, &want, "after a refused step");
+    }
+    group_free(g);
     tamis_indexer_destroy(indexer);
     release();
 }
@@ -364,17 +394,6 @@ void shards_batches_are_the_same(void **state) {
 }
 
 /* ---- layers ------------------------------------------------------------------------ */
-
-static int32_t layer_of_at, layer_of_others;
-static void run_layers(member *m) {
-    member_layer(m, m->rank == AT ? layer_of_at : layer_of_others);
-}
-
-static void call_layers(group *g, int32_t at, int32_t others) {
-    layer_of_at = at;
-    layer_of_others = others;
-    group_each(g, run_layers);
-}
 
 void shards_layers_are_refused(void **state) {
     (void)state;

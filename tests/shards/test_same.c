@@ -129,6 +129,28 @@ void shards_one_level(void **state) {
     each_tier(without_blocks);
 }
 
+/* The released geometry, around its pool of 16,384 positions and beyond it. */
+static void released(const char *tier) {
+    static const request requests[] = {{16376, 1}, {16377, 1}, {16384, 1},
+                                       {16385, 2}, {16391, 1}, {40001, 2}};
+    static const shape full = {TAMIS_K_MXFP4_PAGE,  64, 32, 128, 512, 2048, 8, 1,
+                               TAMIS_NUMERICS_EXACT};
+    outcome want[LAYERS];
+    seed(65);
+    layers *l = layers_make(full, requests, COUNT(requests));
+    alone_run(l, tier, l->batch.tokens, 0, want);
+    split by = {SPLIT_PAGES, 3, 8, 0};
+    run_together(l, tier, &by, 2, l->batch.tokens, 3, want);
+    split uneven = {SPLIT_UNEVEN, 4, 1, 11};
+    run_together(l, tier, &uneven, 1, l->batch.tokens, 64, want);
+    release();
+}
+
+void shards_released_geometry(void **state) {
+    (void)state;
+    released("auto");
+}
+
 /* ---- scores that are hard to order ------------------------------------------------- */
 
 enum { EQUAL, ALL_NAN, INFINITE, SIGNS, FEW, HARD_KINDS };

@@ -14,7 +14,8 @@ enum {         /* what goes wrong on rank AT */
        BROKEN, /* the rank cannot reach the others, and says so to them */
        SHORT,  /* fewer bytes than the others' */
        ABSENT, /* the rank never comes: the others' time runs out */
-       WRONG   /* counts that no rank can have */
+       WRONG,  /* a first count that no rank can have */
+       GARBAGE /* nothing but such numbers */
 };
 
 typedef struct flaw {
@@ -44,7 +45,7 @@ static int32_t flawed(void *context, const void *send, void *receive, int64_t by
     case ABSENT:
         return 7;
     default:
-        memset((uint8_t *)(uintptr_t)send, 0x7F, (size_t)bytes);
+        memset((uint8_t *)(uintptr_t)send, 0x7F, f->kind == WRONG ? 4 : (size_t)bytes);
         return t->allgather(t->context, send, receive, bytes);
     }
 }
@@ -110,14 +111,14 @@ static void fails_on_all(const layers *l, const tamis_indexer *indexer, int32_t 
     group_each(g, run_source);
     for (int32_t k = 0; k < RANKS; k++) {
         const member *m = &g->member[k];
-        if (m->status != (kind == WRONG ? TAMIS_ERROR_RANKS : TAMIS_ERROR_TRANSPORT)) {
+        if (m->status != (kind >= WRONG ? TAMIS_ERROR_RANKS : TAMIS_ERROR_TRANSPORT)) {
             fail_msg("flaw %d at call %d, rank %d: status %d", kind, countdown, k, m->status);
         }
         poisoned(m);
     }
     group_each(g, run_source); /* what a broken group does from then on: fail at once */
     for (int32_t k = 0; k < RANKS; k++) {
-        assert_int_equal(g->member[k].status, kind == WRONG ? TAMIS_OK : TAMIS_ERROR_TRANSPORT);
+        assert_int_equal(g->member[k].status, kind >= WRONG ? TAMIS_OK : TAMIS_ERROR_TRANSPORT);
     }
     group_free(g);
     release();
@@ -125,7 +126,7 @@ static void fails_on_all(const layers *l, const tamis_indexer *indexer, int32_t 
 
 void shards_transport_fails(void **state) {
     (void)state;
-    for (int32_t kind = LOST; kind <= WRONG; kind++) {
+    for (int32_t kind = LOST; kind <= GARBAGE; kind++) {
         for (int32_t call = 0; call < CALLS_OF_A_RUN; call++) {
             if (kind == LOST && call == CALLS_OF_A_RUN - 1) {
                 continue; /* nobody can tell the others that the last message was lost */
