@@ -257,6 +257,22 @@ def test_plan_exit_codes(folder):
     assert "specs" in bad("plan", FLASH, *vast)
 
 
+def test_plan_ranks(folder):
+    """Several ranks are supported on a CPU: the bytes are one rank's, and what it sends is printed."""
+    small = ["--max-batched-tokens", "512", "--threads", "1", "--max-requests", "16"]
+    one, four, eight = (plan(*SPARSE, *small, "--context-parallel", n) for n in ("1", "4", "8"))
+    assert (one["context_parallel"], four["context_parallel"]) == (1, 4)
+    assert four["cuda_plan_bytes"] is None and one["cuda_plan_bytes"] > 0
+    # A rank more takes a tile of 64 rows more: 2,047 and 512 candidates of 8 bytes, and two counts.
+    assert eight["workspace_bytes"] - four["workspace_bytes"] == 4 * 64 * (8 * (2047 + 512) + 8)
+    text = good("plan", FLASH, "--context-parallel", "4").out
+    assert "context parallel degree 4: supported" in text and "on a GPU instead" not in text
+    assert "a rank sends for a row at most 4,100 bytes, at the source 20,480\n" in text
+    ids = [f["id"] for f in faults("--context-parallel", "4", "--backend", "cuda")]
+    assert ids[0] == "cuda-context-parallel", ids
+    assert [f["id"] for f in faults("--context-parallel", "65")] == ["context-parallel"]
+
+
 def test_plan_device(folder):
     """The bytes on a GPU need none; asking for this machine's GPU is a requirement like the others."""
     assert plan()["device"] is None
