@@ -293,3 +293,101 @@ void shards_steps(void **state) {
     group_free(g);
     tamis_indexer_destroy(indexer);
 }
+
+/* ---- 07: chunks ---------------------------------------------------------------------- */
+
+enum { PROMPT = 140, CHUNKS = 7 };
+
+static const int32_t chunks[CHUNKS] = {17, 3, 40, 1, 1, 30, 48};
+
+/* Outputs from row `from` on. */
+static outcome rows_from(const outcome *all, int64_t from) {
+    outcome out = *all;
+    out.selection.positions += from * out.selection.positions_stride;
+    out.selection.slots += from * out.selection.slots_stride;
+    out.selection.scores += from * out.selection.scores_stride;
+    out.selection.counts += from;
+    out.blocks = out.blocks ? out.blocks + from * out.blocks_stride : NULL;
+    return out;
+}
+
+static tamis_query queries_from(const tamis_query *all, int64_t from) {
+    tamis_query q = *all;
+    q.codes += from * q.codes_row_stride;
+    q.scales += from * q.scales_row_stride;
+    q.weights =
+        (const uint8_t *)q.weights + from * q.weights_row_stride * element_bytes(q.weights_type);
+    return q;
+}
+
+static tamis_status run_chunk(member *m, int64_t from, int32_t new_tokens) {
+    int64_t context = from + new_tokens, held[2];
+    const int32_t starts[] = {0, new_tokens};
+    layers part_of = *m->l;
+    member now = *m;
+    now.l = &part_of;
+    now.batch.batch.context = &context;
+    now.batch.batch.query_start = starts;
+    now.batch.batch.tokens = new_tokens;
+    for (int k = 0; k < 2; k++) {
+        held[k] = 0;
+        for (int64_t j = 0; j < context / (k + 1); j++) {
+            held[k] += m->part[k].slot[0][j] >= 0;
+        }
+        now.batch.held[k] = &held[k];
+    }
+    m->status = tamis_shards_step(m->shards, &now.batch, &m->error);
+    for (int32_t layer = 0; layer < LAYERS && m->status == TAMIS_OK; layer++) {
+        if (layers_selects(layer)) {
+            part_of.query[layer] = queries_from(&m->l->query[layer], from);
+            now.out[layer] = rows_from(&m->out[layer], from);
+            m->status = member_layer(&now, layer);
+            m->error = now.error;
+        }
+    }
+    return m->status;
+}
+
+static void run_chunks(member *m) {
+    int64_t from = 0;
+    m->status =
+        tamis_shards_init(m->indexer, &m->options, m->memory, m->bytes, &m->shards, &m->error);
+    for (int i = 0; i < CHUNKS && m->status == TAMIS_OK; i++) {
+        run_chunk(m, from, chunks[i]);
+        from += chunks[i];
+    }
+}
+
+/* Chunks of a prefill, decode steps among them, select what one prefill does; shards that reach
+ * beyond the context are compared once. */
+static void chunks_by(const char *tier, int32_t kind) {
+    static const request prompt = {PROMPT, PROMPT};
+    outcome want[LAYERS];
+    seed(110 + (uint64_t)kind);
+    layers *l = layers_make(small, &prompt, 1);
+    alone_run(l, tier, PROMPT, 1, want);
+    split s = {kind, 3, 1, (uint64_t)kind};
+    tamis_indexer *indexer = group_indexer(l, tier, 3);
+    group *g = group_make(l, indexer, &s, 1, PROMPT, 16);
+    group_each(g, run_chunks);
+    check_members(g, want, "chunks");
+    for (int32_t k = 0; k < 3; k++) {
+        tamis_shards_counters counters;
+        tamis_shards_count(g->member[k].shards, &counters);
+        assert_int_equal(counters.list_exchanges, 1);
+    }
+    group_free(g);
+    tamis_indexer_destroy(indexer);
+    release();
+}
+
+static void every_chunk(const char *tier) {
+    for (int32_t kind = 0; kind < SPLIT_KINDS; kind++) {
+        chunks_by(tier, kind);
+    }
+}
+
+void pitfall_07_chunks_on_ranks(void **state) {
+    (void)state;
+    each_tier(every_chunk);
+}
