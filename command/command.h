@@ -23,6 +23,7 @@ int command_info(int argc, char **argv);
 int command_bench(int argc, char **argv);
 int command_plan(int argc, char **argv);
 int command_replay(int argc, char **argv);
+int command_report(int argc, char **argv);
 
 /* ---- options ------------------------------------------------------------------------------- */
 

@@ -22,6 +22,7 @@ static const subcommand subcommands[] = {
     {"bench", command_bench, "time both levels and each stage, dense and sparse in turns"},
     {"plan", command_plan, "check a deployment and print what it takes"},
     {"replay", command_replay, "replay a server's life, every selection held to an oracle"},
+    {"report", command_report, "show what a trace selects as one HTML page, by Python"},
 };
 enum { SUBCOMMANDS = sizeof(subcommands) / sizeof(subcommands[0]) };
 

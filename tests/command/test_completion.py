@@ -33,7 +33,7 @@ def complete(*words):
 
 
 def test_completion_words(folder):
-    assert set(complete("")) == SUBCOMMANDS | {"--help", "--version"}
+    assert set(complete("")) == SUBCOMMANDS | {"report", "--help", "--version"}
     assert complete("ch") == ["check"]
     for name in SUBCOMMANDS:
         options = options_of(name)

@@ -182,12 +182,14 @@ def test_in_a_browser(bundled, tmp_path, width):
     file.write_text(outer, encoding="utf-8")
     arguments = ["--headless", "--no-sandbox", "--disable-gpu", "--enable-logging=stderr"]
     arguments += ["--window-size=1500,900", "--virtual-time-budget=9000", "--dump-dom"]
+    plain = {k: v for k, v in os.environ.items() if k != "LD_PRELOAD"}  # of a sanitized build
     ran = subprocess.run(
         [CHROMIUM, *arguments, f"--user-data-dir={tmp_path}/profile", file.as_uri()],
         capture_output=True,
         text=True,
         timeout=120,
         check=True,
+        env=plain,
     )
     assert "CONSOLE" not in ran.stderr
     seen = json.loads(html.unescape(re.search(r"<title>(.*?)</title>", ran.stdout, re.S)[1]))
@@ -279,6 +281,23 @@ def test_never_over_its_input(tmp_path):
     ran = run(trace, "-o", trace)
     assert ran.returncode == 2 and "would replace" in ran.stderr
     assert trace.read_bytes() == before
+
+
+def test_json(tmp_path):
+    """Numbers alone, and no page that nobody asked for."""
+    trace = tiny(tmp_path / "t.safetensors")
+    ran = run(trace, "--json", cwd=tmp_path)
+    assert (ran.returncode, ran.stderr) == (0, "")
+    data = json.loads(ran.stdout)
+    assert data["format"] == "tamis-report/1" and data["layers"][0]["selected"] == 3
+    assert [p.name for p in tmp_path.iterdir()] == ["t.safetensors"]
+
+
+@pytest.mark.parametrize("words", [(), ("a", "b", "c"), ("t", "--rows", "0"), ("t", "--no-such")])
+def test_usage_is_one_line(tmp_path, words):
+    ran = run(*words, cwd=tmp_path)
+    assert ran.returncode == 2 and ran.stderr.count("\n") == 1
+    assert ran.stderr.startswith("tamis report: ") and not list(tmp_path.iterdir())
 
 
 def test_no_folder_for_the_page(tmp_path):

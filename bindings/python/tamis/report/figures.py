@@ -106,6 +106,7 @@ def against(dense: float, sparse: float, most: float) -> str:
     return "".join(
         f'<span class="line {kind}"><i style="width:{100 * value / most:.2f}%"></i></span>'
         for kind, value in (("dense", dense), ("sparse", sparse))
+        if value
     )
 
 

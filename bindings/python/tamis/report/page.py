@@ -37,12 +37,12 @@ def _style() -> str:
     return css[: found.start()] + dark + css[found.end() :]
 
 
-def _plain(value: Any) -> Any:
+def plain(value: Any) -> Any:
     """JSON has no NaN and no infinities: they become text. Images are elsewhere in the page."""
     if isinstance(value, dict):
-        return {k: _plain(v) for k, v in value.items() if k != "png"}
+        return {k: plain(v) for k, v in value.items() if k != "png"}
     if isinstance(value, (list, tuple)):
-        return [_plain(v) for v in value]
+        return [plain(v) for v in value]
     if isinstance(value, float) and not math.isfinite(value):
         return "NaN" if math.isnan(value) else "inf" if value > 0 else "-inf"
     return value
@@ -50,7 +50,7 @@ def _plain(value: Any) -> Any:
 
 def as_json(data: dict[str, Any]) -> str:
     """The numbers, safe inside a script element."""
-    text = json.dumps(_plain(data), separators=(",", ":"), allow_nan=False)
+    text = json.dumps(plain(data), separators=(",", ":"), allow_nan=False)
     return text.replace("<", "\\u003c").replace("\u2028", "\\u2028").replace("\u2029", "\\u2029")
 
 

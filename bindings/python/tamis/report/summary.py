@@ -188,7 +188,8 @@ def _differences(entry: Data, requests: int, opened: bool) -> str:
     heads += ["Difference", "Members"]
     rows = [_difference(d, requests) for d in entry["differences"]]
     bad = entry["rows"] - entry["verdicts"]["good"]
-    caption = f"{entry['list']}: {plural(len(rows), 'row')} of {count(bad)} that differ"
+    name = entry["list"].capitalize()
+    caption = f"{name}: {count(len(rows))} of {plural(bad, 'different row')}"
     return (
         f"<details{' open' if opened else ''}><summary>{esc(caption)}</summary>"
         f"{table(caption, heads, rows, 'numbers differences')}</details>"
@@ -200,7 +201,7 @@ def _list_row(entry: Data) -> list[str]:
     if entry["followed"]:
         followed = f"<br><small>{plural(entry['followed'], 'row')} by its own blocks</small>"
     return [
-        esc(entry["list"]),
+        esc(entry["list"].capitalize()),
         chip(entry["verdict"], _CHIPS[entry["verdict"]]) + followed,
         *(count(verdicts[v]) for v in VERDICTS),
         share(entry["overlap"], 2),
