@@ -5,6 +5,7 @@
  */
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 
 #include "fail.h"
 #include "kernels/cuda/backend.h"
@@ -123,8 +124,12 @@ static tamis_status load_module(tamis_cuda *cuda, tamis_error *error) {
 static tamis_status load_kernel(tamis_cuda *cuda, int i, tamis_error *error) {
     const char *name = kernel_list[i].name;
     int registers = 0;
-    TAMIS_TRY(tamis_cuda_checked(
-        cuda, cuda->driver.module_function(&cuda->kernels[i], cuda->module, name), name, error));
+    tamis_cu_result found = cuda->driver.module_function(&cuda->kernels[i], cuda->module, name);
+    if (found == TAMIS_CU_ERROR_NOT_FOUND && strstr(name, "_sm90")) {
+        cuda->kernels[i] = NULL; /* the driver took an image that has the portable ones alone */
+        return TAMIS_OK;
+    }
+    TAMIS_TRY(tamis_cuda_checked(cuda, found, name, error));
     if (cuda->driver.function_load) {
         TAMIS_TRY(
             tamis_cuda_checked(cuda, cuda->driver.function_load(cuda->kernels[i]), name, error));

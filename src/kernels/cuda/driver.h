@@ -18,7 +18,8 @@ typedef void *tamis_cu_handle; /* context, module, function, stream */
 enum { /* CUresult */
        TAMIS_CU_SUCCESS = 0,
        TAMIS_CU_ERROR_OUT_OF_MEMORY = 2,
-       TAMIS_CU_ERROR_NO_DEVICE = 100
+       TAMIS_CU_ERROR_NO_DEVICE = 100,
+       TAMIS_CU_ERROR_NOT_FOUND = 500
 };
 enum { /* CUdevice_attribute */
        TAMIS_CU_DEVICE_MULTIPROCESSORS = 16,

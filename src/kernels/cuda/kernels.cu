@@ -1,6 +1,8 @@
 /* SPDX-License-Identifier: MIT */
 /* kernels.cu: every CUDA kernel, for one fat binary. */
 #include "mqa_logits.cu"
+#include "source_smxx.cu"
+#include "source_sm90.cu"
 #include "sparse_mqa_logits.cu"
 #include "consume.cu"
 #include "block_max.cu"

@@ -28,6 +28,10 @@ int64_t tamis_cuda_limit(const tamis_rows *rows, const tamis_k_cache *k);
  */
 tamis_status tamis_cuda_queue_mqa_logits(const tamis_cuda *cuda, const tamis_mqa_logits_args *args,
                                          int32_t fill, void *stream, tamis_error *error);
+/* What queue_mqa_logits asks: whether source.cuh takes the call, and then queues it. */
+int tamis_cuda_source_is_fast(const tamis_mqa_logits_args *args);
+tamis_status tamis_cuda_queue_source(const tamis_cuda *cuda, const tamis_mqa_logits_args *args,
+                                     int32_t fill, void *stream, tamis_error *error);
 tamis_status tamis_cuda_queue_publish(const tamis_cuda *cuda, const tamis_publish_args *args,
                                       int64_t limit, void *stream, tamis_error *error);
 /* listed: candidates of each row that count, a device array; NULL: all. */

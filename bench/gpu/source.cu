@@ -1,0 +1,446 @@
+// SPDX-License-Identifier: MIT
+/*
+ * source.cu: the source's scoring on one GPU: the fast kernels checked byte for byte against the
+ * general one (which the tests hold to ref), then timed. A program of its own, since it launches
+ * kernels apart:
+ *   nvcc -O3 -std=c++17 -fmad=false -gencode=arch=compute_90a,code=sm_90a -Iinclude -Isrc \
+ *       bench/gpu/source.cu -o source
+ * Times are medians of CUDA events over all rows, in tiles of rows whose block maxima fit the
+ * workspace of 256 MiB; between two runs 512 MiB are written, so that no input is in L2.
+ * source check | time | decode
+ */
+#include <algorithm>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <functional>
+#include <random>
+#include <string>
+#include <vector>
+
+#include "kernels/cuda/mqa_logits.cu"
+#include "kernels/cuda/source_smxx.cu"
+#include "kernels/cuda/source_sm90.cu"
+
+#define CHECK(call)                                                                                \
+    do {                                                                                           \
+        cudaError_t error = (call);                                                                \
+        if (error != cudaSuccess) {                                                                \
+            printf("FAILED: %s:%d: %s\n", __FILE__, __LINE__, cudaGetErrorString(error));          \
+            exit(1);                                                                               \
+        }                                                                                          \
+    } while (0)
+
+namespace {
+
+using random_bits = std::mt19937_64;
+
+struct Shape {
+    int rows, page;
+    int64_t positions; /* of every request, at most */
+    int requests;      /* 0: runs of random length */
+    int ends;          /* 0: any, 1: ascending by one, 2: all equal */
+    int starts;        /* ks: 0 NULL, 1 one a request, 2 any */
+    int scales;        /* 0 as trained, 1 any byte, 2 a few wide or NaN */
+    int weights;       /* 0 plain, 1 hostile */
+    int zeros;         /* all codes 0 */
+    int logits;        /* 0: none, else TAMIS_F32, TAMIS_BF16 */
+    int block, fill, round, w16;
+};
+
+struct Call {
+    tamis_mqa_logits_args a;
+    std::vector<void *> owned;
+    template <class T> T *on_device(const std::vector<T> &host) {
+        T *p = (T *)reserve(host.size() * sizeof(T));
+        CHECK(cudaMemcpy(p, host.data(), host.size() * sizeof(T), cudaMemcpyHostToDevice));
+        return p;
+    }
+    void *reserve(size_t bytes) {
+        void *p = nullptr;
+        CHECK(cudaMalloc(&p, std::max<size_t>(16, bytes)));
+        owned.push_back(p);
+        return p;
+    }
+    ~Call() {
+        for (void *p : owned) {
+            cudaFree(p);
+        }
+    }
+};
+
+__device__ uint32_t mixed(uint64_t x) {
+    x = (x ^ x >> 31) * 0x9E3779B97F4A7C15ull;
+    x = (x ^ x >> 29) * 0xBF58476D1CE4E5B9ull;
+    return (uint32_t)(x >> 32);
+}
+
+/* Four scale bytes with a span as trained tensors have them: 0, 1, 2, 3 with these chances. */
+__device__ uint32_t trained_scales(uint64_t seed) {
+    uint32_t u = mixed(seed) % 1000, span = u < 63 ? 0 : u < 621 ? 1 : u < 994 ? 2 : 3;
+    uint32_t bits = mixed(seed + 1), top = 118 + bits % 6, word = 0;
+    for (int g = 0; g < 4; g++) {
+        uint32_t down = span ? (bits >> (8 + 2 * g)) % (span + 1) : 0;
+        word |= (top - down) << (8 * g);
+    }
+    return (word & ~(255u << (8 * (bits >> 30)))) | top << (8 * (bits >> 30));
+}
+
+__global__ void make_bytes(uint32_t *to, int64_t words, uint64_t seed) {
+    for (int64_t i = blockIdx.x * (int64_t)blockDim.x + threadIdx.x; i < words;
+         i += (int64_t)gridDim.x * blockDim.x) {
+        to[i] = mixed((uint64_t)i * 2 + seed * 0x100000001ull);
+    }
+}
+
+/* Groups of four bytes: kind as Shape.scales. */
+__global__ void make_scales(uint8_t *to, int64_t count, int64_t each, int64_t stride, int kind,
+                            uint64_t seed) {
+    for (int64_t i = blockIdx.x * (int64_t)blockDim.x + threadIdx.x; i < count;
+         i += (int64_t)gridDim.x * blockDim.x) {
+        uint64_t own = (seed << 40) + (uint64_t)i * 4;
+        uint32_t word = kind == 1 ? mixed(own) : trained_scales(own);
+        uint32_t bits = mixed(own + 2);
+        if (kind == 2 && bits % 64 == 0) {
+            uint32_t at = bits >> 8 & 24, odd = bits >> 20 & 3 ? 105 + (bits >> 24) % 20 : 255;
+            word = (word & ~(255u << at)) | odd << at;
+        }
+        *(uint32_t *)(to + i / each * stride + i % each * 4) = word;
+    }
+}
+
+void make_k(Call &c, const Shape &s, int requests, random_bits &bits) {
+    const int64_t each = (s.positions + s.page - 1) / s.page, pages = each * requests;
+    const int64_t stride = (int64_t)s.page * 68 + 16 * (s.page % 32 / 8);
+    uint8_t *pool = (uint8_t *)c.reserve((size_t)(pages * stride));
+    if (s.zeros) {
+        CHECK(cudaMemset(pool, 0, (size_t)(pages * stride)));
+    } else {
+        make_bytes<<<1024, 256>>>((uint32_t *)pool, pages * stride / 4, bits());
+    }
+    make_scales<<<1024, 256>>>(pool + s.page * 64, pages * s.page, s.page, stride, s.scales,
+                               bits());
+    CHECK(cudaDeviceSynchronize());
+    std::vector<int32_t> table((size_t)pages);
+    for (size_t i = 0; i < table.size(); i++) {
+        table[i] = (int32_t)i;
+    }
+    std::shuffle(table.begin(), table.end(), bits);
+    c.a.k.layout = TAMIS_K_MXFP4_PAGE;
+    c.a.k.head_dim = 128;
+    c.a.k.page_size = s.page;
+    c.a.k.size = pages;
+    c.a.k.stride = stride;
+    c.a.k.codes = pool;
+    c.a.rows.page_table = c.on_device(table);
+    c.a.rows.page_table_stride = c.a.rows.page_table_width = each;
+    c.a.rows.requests = requests;
+}
+
+void make_query(Call &c, const Shape &s, random_bits &bits) {
+    tamis_query &q = c.a.query;
+    const int64_t heads = (int64_t)s.rows * 32;
+    std::vector<float> weights((size_t)heads);
+    for (size_t i = 0; i < weights.size(); i++) {
+        weights[i] = ((float)(bits() % 2001) - 1200.0f) * 1e-5f;
+        if (s.weights == 1 && i / 32 % 3 == 0) {
+            static const float odd[] = {INFINITY, 1e38f, 1e-38f, 1e-42f,
+                                        -0.0f,    NAN,   -1e36f, 3e-39f};
+            weights[i] = odd[bits() % (i / 32 % 2 ? 4 : 8)];
+        }
+    }
+    q.heads = 32;
+    q.head_dim = 128;
+    q.weights_type = TAMIS_F32;
+    q.codes = (uint8_t *)c.reserve((size_t)heads * 64);
+    q.scales = (uint8_t *)c.reserve((size_t)heads * 4);
+    if (s.zeros) {
+        CHECK(cudaMemset((void *)q.codes, 0, (size_t)heads * 64));
+    } else {
+        make_bytes<<<1024, 256>>>((uint32_t *)q.codes, heads * 16, bits());
+    }
+    /* Wide heads in one row of eight or so, or in every row. */
+    make_scales<<<1024, 256>>>((uint8_t *)q.scales, heads, heads, 0, s.scales, bits());
+    if (s.scales == 2) {
+        int64_t calm = std::min<int64_t>(heads, 7 * 32);
+        make_scales<<<1024, 256>>>((uint8_t *)q.scales, calm, heads, 0, 0, bits());
+    }
+    q.weights = c.on_device(weights);
+    if (s.w16) {
+        std::vector<uint16_t> half(weights.size());
+        for (size_t i = 0; i < half.size(); i++) {
+            half[i] = tamis_bf16_from_f32(weights[i]);
+        }
+        q.weights_type = TAMIS_BF16;
+        q.weights = c.on_device(half);
+    }
+    q.codes_row_stride = 32 * 64;
+    q.codes_head_stride = 64;
+    q.scales_row_stride = 32 * 4;
+    q.scales_head_stride = 4;
+    q.weights_row_stride = 32;
+}
+
+/* Rows of requests in order; returns how many requests. */
+int make_rows(Call &c, const Shape &s, random_bits &bits) {
+    std::vector<int32_t> request((size_t)s.rows), ks((size_t)s.rows), ke((size_t)s.rows);
+    int32_t at = 0, start = 0, end = 0;
+    for (int r = 0; r < s.rows; r++) {
+        bool next =
+            r > 0 && (s.requests ? (int64_t)r * s.requests / s.rows != at : bits() % 7 == 0);
+        at += next;
+        if (r == 0 || next) {
+            start = s.starts ? (int32_t)(bits() % (unsigned)(s.positions / 2 + 1)) : 0;
+            end = (int32_t)(bits() % (unsigned)(s.positions + 1));
+        }
+        end = std::min<int32_t>(end + 1, (int32_t)s.positions);
+        request[(size_t)r] = at;
+        ks[(size_t)r] = s.starts == 2 ? (int32_t)(bits() % (unsigned)(s.positions + 1)) : start;
+        ke[(size_t)r] = s.ends == 0   ? (int32_t)(bits() % (unsigned)(s.positions + 3)) - 1
+                        : s.ends == 1 ? end
+                                      : (int32_t)s.positions;
+    }
+    c.a.rows.count = s.rows;
+    c.a.rows.request = at ? c.on_device(request) : nullptr;
+    c.a.rows.ks = s.starts ? c.on_device(ks) : nullptr;
+    c.a.rows.ke = c.on_device(ke);
+    return at + 1;
+}
+
+void make(Call &c, const Shape &s, uint64_t seed) {
+    random_bits bits(seed);
+    c.a = {};
+    c.a.numerics = s.round ? TAMIS_NUMERICS_BF16 : TAMIS_NUMERICS_EXACT;
+    make_k(c, s, make_rows(c, s, bits), bits);
+    make_query(c, s, bits);
+    c.a.block_size = s.block;
+    c.a.block_max_stride = (s.positions + s.block - 1) / s.block + 3;
+    c.a.logits_type = s.logits ? s.logits : TAMIS_F32;
+    c.a.columns = s.logits ? s.positions + 5 : 0;
+    c.a.logits_stride = s.positions + 8;
+}
+
+/* ---- kernels ---- */
+
+int multiprocessors;
+
+void run_general(const tamis_mqa_logits_args &a, int fill) {
+    int each = std::max(1, 4 * multiprocessors / (int)a.rows.count);
+    dim3 grid((unsigned)each, (unsigned)std::min<int64_t>(a.rows.count, 65535));
+    tamis_mqa_logits_smxx_h32_d128<<<grid, 128>>>(a, fill);
+}
+
+void run_smxx(const tamis_mqa_logits_args &a, int fill) {
+    auto kernel = a.logits ? tamis_mqa_logits_fast_smxx : tamis_mqa_maxima_fast_smxx;
+    kernel<<<2 * multiprocessors, tamis::kSourceThreads, sizeof(tamis::PortableShared)>>>(a, fill);
+}
+
+void run_sm90(const tamis_mqa_logits_args &a, int fill) {
+    auto kernel = a.logits ? tamis_mqa_logits_fast_sm90 : tamis_mqa_maxima_fast_sm90;
+    kernel<<<multiprocessors, tamis::kSourceThreads>>>(a, fill);
+}
+
+struct Kernel {
+    const char *name;
+    void (*run)(const tamis_mqa_logits_args &, int);
+};
+const Kernel kernels[] = {{"smxx", run_smxx}, {"sm90", run_sm90}};
+
+/* ---- checks ---- */
+
+bool same(const char *name, const char *what, const void *x, const void *y, int64_t bytes,
+          int64_t line, int i) {
+    std::vector<uint8_t> a((size_t)bytes), b((size_t)bytes);
+    CHECK(cudaMemcpy(a.data(), x, (size_t)bytes, cudaMemcpyDeviceToHost));
+    CHECK(cudaMemcpy(b.data(), y, (size_t)bytes, cudaMemcpyDeviceToHost));
+    for (int64_t k = 0; k < bytes; k++) {
+        if (a[(size_t)k] != b[(size_t)k]) {
+            k &= ~(int64_t)3;
+            printf("FAILED: case %d, %s, %s: row %lld, byte %lld: %08x, not %08x\n", i, name, what,
+                   (long long)(k / line), (long long)(k % line), *(uint32_t *)&b[(size_t)k],
+                   *(uint32_t *)&a[(size_t)k]);
+            return false;
+        }
+    }
+    return true;
+}
+
+/* Poison lies where nothing may be written: the same in both. */
+bool check(const Shape &s, int i) {
+    Call c;
+    make(c, s, (uint64_t)i + 99);
+    const int64_t width = s.logits == TAMIS_BF16 ? 2 : 4;
+    const int64_t logits = s.rows * c.a.logits_stride * width;
+    const int64_t maxima = s.rows * c.a.block_max_stride * 4;
+    const bool both = !s.logits || i % 2;
+    void *want_logits = c.reserve((size_t)logits), *got_logits = c.reserve((size_t)logits);
+    void *want_maxima = c.reserve((size_t)maxima), *got_maxima = c.reserve((size_t)maxima);
+    bool good = true;
+    CHECK(cudaMemset(want_logits, 0x5A, (size_t)logits));
+    CHECK(cudaMemset(want_maxima, 0x5A, (size_t)maxima));
+    c.a.logits = s.logits ? want_logits : nullptr;
+    c.a.block_max = both ? (float *)want_maxima : nullptr;
+    run_general(c.a, s.fill);
+    CHECK(cudaDeviceSynchronize());
+    for (const Kernel &kernel : kernels) {
+        CHECK(cudaMemset(got_logits, 0x5A, (size_t)logits));
+        CHECK(cudaMemset(got_maxima, 0x5A, (size_t)maxima));
+        c.a.logits = s.logits ? got_logits : nullptr;
+        c.a.block_max = both ? (float *)got_maxima : nullptr;
+        kernel.run(c.a, s.fill);
+        CHECK(cudaDeviceSynchronize());
+        good &= same(kernel.name, "logits", want_logits, got_logits, logits,
+                     c.a.logits_stride * width, i);
+        good &= same(kernel.name, "maxima", want_maxima, got_maxima, maxima,
+                     c.a.block_max_stride * 4, i);
+    }
+    return good;
+}
+
+bool check_all(int cases) {
+    static const int64_t lengths[] = {40, 17, 1000, 64, 8, 5003, 129, 333, 1, 70001};
+    static const int row_counts[] = {8, 1, 37, 3, 64, 300, 9, 16};
+    static const int pages[] = {64, 8, 256, 128};
+    bool good = true;
+    int i = 0;
+    for (; i < cases && good; i++) {
+        Shape s = {};
+        s.positions = lengths[i % 10];
+        s.rows = s.positions > 60000 ? 11 : row_counts[i / 2 % 8];
+        s.page = pages[i / 3 % 4];
+        s.requests = i % 4 == 0 ? 0 : i % 4 == 1 ? s.rows : 1;
+        s.ends = i / 4 % 3;
+        s.starts = i % 7 == 3 ? 1 : i % 7 == 5 ? 2 : 0;
+        s.scales = i / 5 % 3;
+        s.weights = i % 6 == 1;
+        s.zeros = i % 13 == 6;
+        s.logits = i % 3 == 0 ? TAMIS_F32 : i % 9 == 4 ? TAMIS_BF16 : 0;
+        s.block = i / 2 % 3 == 2 ? 16 : 8;
+        s.fill = i / 3 % 2;
+        s.round = i % 5 == 2;
+        s.w16 = i % 11 == 5;
+        good &= check(s, i);
+    }
+    printf("check: %d cases, %s\n", i, good ? "all bytes equal" : "FAILED");
+    return good;
+}
+
+/* ---- times ---- */
+
+const size_t flush_bytes = (size_t)512 << 20;
+uint8_t *flush;
+
+float median_ms(int repeats, const std::function<void()> &run) {
+    std::vector<float> times;
+    cudaEvent_t from, to;
+    CHECK(cudaEventCreate(&from));
+    CHECK(cudaEventCreate(&to));
+    run();
+    for (int i = 0; i < repeats; i++) {
+        CHECK(cudaMemsetAsync(flush, i, flush_bytes));
+        CHECK(cudaEventRecord(from));
+        run();
+        CHECK(cudaEventRecord(to));
+        CHECK(cudaEventSynchronize(to));
+        float ms;
+        CHECK(cudaEventElapsedTime(&ms, from, to));
+        times.push_back(ms);
+    }
+    CHECK(cudaGetLastError());
+    std::sort(times.begin(), times.end());
+    return times[times.size() / 2];
+}
+
+/* Rows that the launcher takes at a time: 256 MiB of block maxima, own lists and their scores. */
+int64_t tile_rows(int64_t positions, int64_t rows) {
+    int64_t each = (positions / 8 + 1) * 4 + 2048 * 4 + 64 + 2048 * 8 * 4;
+    return std::min(rows, std::max<int64_t>(1, ((int64_t)256 << 20) / each));
+}
+
+tamis_mqa_logits_args rows_from(const tamis_mqa_logits_args &a, int64_t r, int64_t count) {
+    tamis_mqa_logits_args t = a;
+    t.rows.count = count;
+    t.rows.ke += r;
+    t.rows.request = a.rows.request ? a.rows.request + r : nullptr;
+    t.query.codes += r * a.query.codes_row_stride;
+    t.query.scales += r * a.query.scales_row_stride;
+    t.query.weights = (const float *)a.query.weights + r * a.query.weights_row_stride;
+    return t;
+}
+
+void time_shape(int rows, int64_t positions, int requests, bool general) {
+    Shape s = {};
+    s.rows = rows;
+    s.positions = positions;
+    s.requests = requests;
+    s.page = 128;
+    s.block = 8;
+    s.ends = 2;
+    Call c;
+    make(c, s, 7);
+    if (requests == 1) { /* a chunk of rows, each of which sees one position more */
+        std::vector<int32_t> ke((size_t)rows);
+        for (int r = 0; r < rows; r++) {
+            ke[(size_t)r] = (int32_t)(positions - rows + r + 1);
+        }
+        c.a.rows.ke = c.on_device(ke);
+    }
+    const int64_t tile = tile_rows(positions, rows);
+    c.a.block_max = (float *)c.reserve((size_t)(tile * c.a.block_max_stride * 4));
+    const double seen = requests == 1 ? (double)rows * ((double)positions - (rows - 1) * 0.5)
+                                      : (double)rows * (double)positions;
+    auto show = [&](const char *name, void (*run)(const tamis_mqa_logits_args &, int)) {
+        float ms = median_ms(5, [&] {
+            for (int64_t r = 0; r < rows; r += tile) {
+                run(rows_from(c.a, r, std::min(tile, rows - r)), 0);
+            }
+        });
+        double rate = seen * 8192 / ms / 1e9;
+        double bytes = (double)positions * 68 * requests;
+        printf("%6d rows %8lld positions %3d requests %-8s %9.3f ms %6.0f TOP/s (%3.0f%% of 1,720) "
+               "%6.0f GB/s of K\n",
+               rows, (long long)positions, requests, name, ms, rate, rate / 17.2, bytes / ms / 1e6);
+    };
+    if (general) {
+        show("general", run_general);
+    }
+    for (const Kernel &kernel : kernels) {
+        show(kernel.name, kernel.run);
+    }
+}
+
+} // namespace
+
+int main(int argc, char **argv) {
+    cudaDeviceProp device;
+    CHECK(cudaGetDeviceProperties(&device, 0));
+    multiprocessors = device.multiProcessorCount;
+    for (auto kernel : {tamis_mqa_logits_fast_smxx, tamis_mqa_maxima_fast_smxx}) {
+        CHECK(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
+                                   sizeof(tamis::PortableShared)));
+    }
+    std::string what = argc > 1 ? argv[1] : "check";
+    if (what == "check") {
+        return check_all(argc > 2 ? atoi(argv[2]) : 180) ? 0 : 1;
+    }
+    CHECK(cudaMalloc(&flush, flush_bytes));
+    printf("%s, %d SM, cold L2\n", device.name, device.multiProcessorCount);
+    if (what == "one") {
+        time_shape(atoi(argv[2]), atoll(argv[3]), atoi(argv[4]), false);
+    }
+    if (what == "decode") {
+        for (int rows : {1, 8, 64}) {
+            for (int64_t positions : {16384, 262144, 1048576}) {
+                time_shape(rows, positions, rows, rows == 1);
+            }
+        }
+    }
+    if (what == "time") {
+        for (int rows : {512, 8192}) {
+            for (int64_t positions : {16384, 65536, 262144, 1048576}) {
+                time_shape(rows, positions, 1, rows == 512 && positions == 65536);
+            }
+        }
+    }
+    return 0;
+}

@@ -1,0 +1,45 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * launch_source.c: the kernels of source.cuh queued. Their CTAs share all rows' live tiles between
+ * them, so a grid fills the device and depends on nothing else. Hopper's kernel where the image has
+ * it.
+ */
+#include "kernels/cuda/launch.h"
+
+enum {
+    PORTABLE_CTAS = 2 /* of a multiprocessor */,
+    SM90_CTAS = 1,
+    LARGEST = INT32_MAX - (1 << 20)
+};
+
+static const int64_t shared_of[] = {
+#define TAMIS_CUDA_KERNEL(name, threads, shared) shared,
+#include "kernels/cuda/kernels.inc"
+#undef TAMIS_CUDA_KERNEL
+};
+
+/* Its geometry, K in pages of a power of two, aligned codes, 32-bit places and positions. */
+int tamis_cuda_source_is_fast(const tamis_mqa_logits_args *a) {
+    const tamis_k_cache *k = &a->k;
+    const tamis_query *q = &a->query;
+    uintptr_t strides = (uintptr_t)(q->codes_row_stride | q->codes_head_stride | k->stride);
+    return q->heads == 32 && q->head_dim == 128 && k->layout == TAMIS_K_MXFP4_PAGE &&
+           k->page_size > 0 && (k->page_size & (k->page_size - 1)) == 0 && k->size > 0 &&
+           k->stride / 16 <= UINT32_MAX / k->size &&
+           a->rows.page_table_width <= LARGEST / k->page_size &&
+           (((uintptr_t)k->codes | (uintptr_t)q->codes | strides) & 15) == 0;
+}
+
+tamis_status tamis_cuda_queue_source(const tamis_cuda *cuda, const tamis_mqa_logits_args *args,
+                                     int32_t fill, void *stream, tamis_error *error) {
+    tamis_mqa_logits_args a = *args;
+    void *parameters[] = {&a, &fill};
+    int kernel = a.logits ? TAMIS_CUDA_mqa_logits_fast_sm90 : TAMIS_CUDA_mqa_maxima_fast_sm90;
+    int64_t ctas = SM90_CTAS;
+    if (cuda->kernels[kernel] == NULL) {
+        kernel = a.logits ? TAMIS_CUDA_mqa_logits_fast_smxx : TAMIS_CUDA_mqa_maxima_fast_smxx;
+        ctas = PORTABLE_CTAS;
+    }
+    tamis_grid grid = {ctas * cuda->multiprocessors, a.rows.count > 0 ? 1 : 0, shared_of[kernel]};
+    return tamis_cuda_launch(cuda, kernel, grid, stream, parameters, error);
+}

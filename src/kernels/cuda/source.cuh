@@ -1,0 +1,565 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * source.cuh: everything a row sees, scored for up to eight neighbouring rows of one request at a
+ * time (a run), so that K is loaded and decoded once for all of them: what the portable kernel
+ * (source_smxx.cu) and Hopper's (source_sm90.cu) share. The bits of score.cuh.
+ *
+ * K and q become signed bytes raised by 3 - depth of their group, so four chained integer MMAs give
+ * the whole dot s, |s| < 2^20.2, with nothing to take away. Read as a float, an s >= 0 is the
+ * subnormal s * 2^-149 and a negative one is a NaN; one multiplication by 2^127 that saturates
+ * makes them max(0, s) * 2^-22, exactly. What was scaled is put back into the weights where that is
+ * exact. Rows where it is not, wide rows, and tiles with a wide position are scored again by
+ * score_tile, after the same CTA has written what the fast path makes of them.
+ *
+ * CTAs have equal, contiguous shares of all tiles of all runs, counted by live length.
+ */
+#ifndef TAMIS_CUDA_SOURCE_CUH
+#define TAMIS_CUDA_SOURCE_CUH
+
+#include "score_fast.cuh"
+
+namespace tamis {
+
+constexpr int kRunRows = 8; /* of a run, at most */
+constexpr int kFewRows = 2; /* runs up to this are scored row by row */
+constexpr int kSourceThreads = 256, kSourceWarps = 8;
+constexpr int kSourceTile = 64;         /* positions */
+constexpr int kWaveRows = 16384;        /* shared out at a time */
+constexpr int kManyCost = 4;            /* of a tile for a run, in tiles for one row */
+constexpr float kSourceUnit = 16384.0f; /* 2^22 of relu_of / 2^8 of doubled, raised codes */
+
+/* max(0, s) * 2^-22 of an integer |s| <= 2^22. */
+__device__ inline float relu_of(uint32_t s) {
+    float d;
+    asm("mul.rn.sat.f32 %0,%1,%2;" : "=f"(d) : "f"(__uint_as_float(s)), "f"(0x1p127f));
+    return d;
+}
+
+__device__ inline void mma_signed(uint32_t (&d)[4], const uint32_t (&a)[4], uint32_t b0,
+                                  uint32_t b1) {
+    asm("mma.sync.aligned.m16n8k32.row.col.s32.s8.s8.s32 {%0,%1,%2,%3},{%4,%5,%6,%7},{%8,%9},"
+        "{%0,%1,%2,%3};"
+        : "+r"(d[0]), "+r"(d[1]), "+r"(d[2]), "+r"(d[3])
+        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
+}
+
+__device__ inline void mma_signed_start(uint32_t (&d)[4], const uint32_t (&a)[4], uint32_t b0,
+                                        uint32_t b1) {
+    asm("mma.sync.aligned.m16n8k32.row.col.s32.s8.s8.s32 {%0,%1,%2,%3},{%4,%5,%6,%7},{%8,%9},"
+        "{%10,%10,%10,%10};"
+        : "=r"(d[0]), "=r"(d[1]), "=r"(d[2]), "=r"(d[3])
+        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1), "r"(0));
+}
+
+/* Magnitudes raised, and 128 less them. */
+__device__ inline Table signed_table(uint32_t factor) {
+    Table t;
+    t.low = kLow * factor;
+    t.high = kHigh * factor;
+    t.less_low = 0x80808080u - t.low;
+    t.less_high = 0x80808080u - t.high;
+    return t;
+}
+
+/* Four codes of the low half of x as signed raised bytes. bare = x & 0x7777. */
+__device__ inline uint32_t decode4_signed(const Table &t, uint32_t x, uint32_t bare) {
+    return (2 * prmt(t.low, t.high, x) + prmt(t.less_low, t.less_high, bare)) ^ 0x80808080u;
+}
+
+/* A lane's 16 bytes: words 2 j and 2 j + 1 are the low and the high half of word j. */
+__device__ inline void decode_chunk(uint4 x, uint32_t factor, uint32_t (&out)[8]) {
+    const uint32_t words[4] = {x.x, x.y, x.z, x.w};
+    const Table t = signed_table(factor);
+#pragma unroll
+    for (int j = 0; j < 4; j++) {
+        uint32_t bare = words[j] & 0x77777777u;
+        out[2 * j] = decode4_signed(t, words[j], bare);
+        out[2 * j + 1] = decode4_signed(t, words[j] >> 16, bare >> 16);
+    }
+}
+
+/* ---- runs ---- */
+
+/* Neighbouring rows of one request and start. */
+struct Run {
+    int64_t row;
+    int32_t count, longest, start;
+    const int32_t *pages;
+};
+
+/* What a CTA shares. codes: 128 bytes a head, in the order of the A fragments (word j of group c:
+ * its low half at 32 j + 4 c, its high half 16 on), 16 bytes swizzled by line % 8: the layout that
+ * wgmma calls 128-byte swizzle. Line of a head: line_of. */
+struct alignas(1024) SourceShared {
+    uint32_t codes[kRunRows * 32][32];
+    float weights[kRunRows][36];    /* w' * kSourceUnit; 36: lanes lie in different banks */
+    int64_t before[kSourceThreads]; /* units of rows before, among those scanned together */
+    int32_t longest[kSourceThreads];
+    int32_t units[kSourceThreads]; /* of the run that starts there, or 0 */
+    int32_t count[kSourceThreads];
+    int32_t length[kRunRows]; /* of the run's rows */
+    int64_t sums[kSourceWarps];
+    uint32_t chunks[kWaveRows / 32]; /* units of 32 rows each; 32 * 2^25 at most */
+    uint32_t slow;                   /* rows of the run that are not fast, one bit each */
+};
+
+__device__ inline int64_t source_limit(const tamis_mqa_logits_args &a) {
+    int64_t limit = positions_of(a.rows, a.k);
+    if (a.logits) {
+        limit = min(limit, a.columns); /* columns >= every length, or lengths are clamped */
+    }
+    return a.block_max ? min(limit, a.block_max_stride * a.block_size) : limit;
+}
+
+/* Visible positions of row r that have a place in the outputs. */
+__device__ inline int32_t source_length(const tamis_mqa_logits_args &a, int64_t r) {
+    return (int32_t)min(row_of(a.rows, r, positions_of(a.rows, a.k)).length, source_limit(a));
+}
+
+/* The run that starts at row r, if one does: units, rows and longest length. Lanes have
+ * neighbouring rows, the first a multiple of 32. */
+__device__ inline void scan_row(const tamis_mqa_logits_args &a, int64_t r, int32_t &units,
+                                int32_t &count, int32_t &longest) {
+    const int lane = threadIdx.x & 31, place = lane & (kRunRows - 1);
+    const bool in = r < a.rows.count;
+    const int32_t length = in ? source_length(a, r) : 0;
+    const int32_t request = !in ? -1 : a.rows.request ? max(a.rows.request[r], 0) : 0;
+    const int32_t start = in && a.rows.ks ? a.rows.ks[r] : 0;
+    int32_t request_before = __shfl_up_sync(kAll, request, 1);
+    int32_t start_before = __shfl_up_sync(kAll, start, 1);
+    const bool first = place == 0 || request != request_before || start != start_before;
+    const uint32_t starts = __ballot_sync(kAll, first) >> lane >> 1;
+    count = min(kRunRows - place, starts ? __ffs((int)starts) : kRunRows);
+    longest = length;
+#pragma unroll
+    for (int i = 1; i < kRunRows; i++) {
+        int32_t other = __shfl_down_sync(kAll, length, (unsigned)i);
+        longest = i < count ? max(longest, other) : longest;
+    }
+    int32_t tiles = (int32_t)((longest + (int64_t)kSourceTile - 1) / kSourceTile);
+    units = first && in ? tiles * (count > kFewRows ? kManyCost : count) : 0;
+}
+
+/* Units of the rows from `wave` on, kWaveRows at most: of each 32 to s.chunks; returns their sum.
+ */
+__device__ inline int64_t scan_wave(const tamis_mqa_logits_args &a, int64_t wave, SourceShared &s) {
+    const int rows = (int)min(a.rows.count - wave, (int64_t)kWaveRows), chunks = (rows + 31) / 32;
+#pragma unroll 4
+    for (int i = (int)threadIdx.x / 32; i < chunks; i += kSourceWarps) {
+        int32_t units, count, longest;
+        scan_row(a, wave + 32 * i + (threadIdx.x & 31), units, count, longest);
+        uint32_t sum = __reduce_add_sync(kAll, (uint32_t)units);
+        if ((threadIdx.x & 31) == 0) {
+            s.chunks[i] = sum;
+        }
+    }
+    __syncthreads();
+    int64_t all = 0;
+    for (int i = 0; i < chunks; i++) {
+        all += s.chunks[i];
+    }
+    return all;
+}
+
+/* Fills s.before, units, count and longest for the rows from `base` on. */
+__device__ inline void scan_rows(const tamis_mqa_logits_args &a, int64_t base, SourceShared &s) {
+    const int lane = threadIdx.x & 31, warp = threadIdx.x / 32;
+    int32_t units, count, longest;
+    scan_row(a, base + threadIdx.x, units, count, longest);
+    int64_t sum = units;
+#pragma unroll
+    for (int i = 1; i < 32; i *= 2) {
+        int64_t left = __shfl_up_sync(kAll, sum, i);
+        sum += lane >= i ? left : 0;
+    }
+    if (lane == 31) {
+        s.sums[warp] = sum;
+    }
+    s.units[threadIdx.x] = units;
+    s.count[threadIdx.x] = count;
+    s.longest[threadIdx.x] = longest;
+    __syncthreads();
+    for (int i = 0; i < warp; i++) {
+        sum += s.sums[i];
+    }
+    s.before[threadIdx.x] = sum - units;
+    __syncthreads();
+}
+
+/* ---- K ---- */
+
+struct Pages {
+    const uint8_t *base;
+    const int32_t *pages;
+    uint32_t stride, shift, mask; /* stride: in units of 16 bytes */
+    int32_t start, last;          /* last: the run's last visible position */
+};
+
+__device__ inline Pages pages_of(const tamis_mqa_logits_args &a, const Run &run) {
+    Pages p;
+    p.base = a.k.codes;
+    p.pages = run.pages;
+    p.stride = (uint32_t)(a.k.stride / 16);
+    p.shift = (uint32_t)__ffs(a.k.page_size) - 1;
+    p.mask = (uint32_t)a.k.page_size - 1;
+    p.start = run.start;
+    p.last = run.longest - 1;
+    return p;
+}
+
+/* Volatile, so that a load stays where it was put: ahead of a multiplication that takes long. */
+__device__ inline uint32_t load_word(const void *p) {
+    uint32_t x;
+    asm volatile("ld.global.nc.b32 %0,[%1];" : "=r"(x) : "l"(p));
+    return x;
+}
+
+__device__ inline uint4 load_chunk(const void *p) {
+    uint4 x;
+    asm volatile("ld.global.nc.v4.b32 {%0,%1,%2,%3},[%4];"
+                 : "=r"(x.x), "=r"(x.y), "=r"(x.z), "=r"(x.w)
+                 : "l"(p));
+    return x;
+}
+
+/* A position that can be read: `position`, or the last. */
+__device__ inline uint32_t readable(const Pages &p, int32_t position) {
+    return (uint32_t)(p.start + min(position, p.last));
+}
+
+/* The page's place, in units of 16 bytes. */
+__device__ inline uint32_t page_at(const Pages &p, int32_t position) {
+    return load_word(p.pages + (readable(p, position) >> p.shift)) * p.stride;
+}
+
+/* Chunk c of the position's codes; `page` is its page's place. */
+__device__ inline uint4 codes_at(const Pages &p, uint32_t page, int32_t position, int c) {
+    uint32_t place = page + (readable(p, position) & p.mask) * 4 + (uint32_t)c;
+    return load_chunk(p.base + (uint64_t)place * 16);
+}
+
+__device__ inline uint32_t scales_at(const Pages &p, uint32_t page, int32_t position) {
+    uint32_t slot = readable(p, position) & p.mask;
+    return load_word(p.base + (uint64_t)(page + (p.mask + 1) * 4) * 16 + slot * 4);
+}
+
+/* ---- q ---- */
+
+/* Where head h of a run's row lies: an accumulator fragment then gives lane c of each four all
+ * heads of rows 2 c and 2 c + 1. */
+__device__ inline int line_of(int place, int h) {
+    return place % 2 * 128 + h / 2 * 8 + place / 2 * 2 + h % 2;
+}
+
+__device__ inline uint32_t &word_of(SourceShared &s, int line, int j, int c) {
+    return s.codes[line][4 * (j ^ line % 8) + c];
+}
+
+/* Rows row .. row + count - 1 into s.codes and s.weights; s.slow gets those that are not fast. The
+ * caller made s.slow 0 before a barrier, and has one after. */
+__device__ inline void load_rows(const tamis_mqa_logits_args &a, int64_t first, int count,
+                                 SourceShared &s) {
+    const tamis_query &view = a.query;
+    const bool round = a.numerics == TAMIS_NUMERICS_BF16;
+    const int c = threadIdx.x & 3;
+    for (int i = threadIdx.x / 4; i < count * 32; i += kSourceThreads / 4) {
+        const int h = i % 32;
+        const QueryRow row = query_row(view, first + i / 32);
+        const Scales scales = scales_of<4>(load32(row.scales + h * view.scales_head_stride));
+        const uint32_t depth = min(scales.depth >> (8 * c) & 255u, (uint32_t)kFastSpan);
+        uint4 x = __ldg((const uint4 *)(row.codes + h * view.codes_head_stride) + c);
+        uint32_t code[8];
+        decode_chunk(x, 1u << (kFastSpan - depth), code);
+#pragma unroll
+        for (int j = 0; j < 8; j++) {
+            word_of(s, line_of(i / 32, h), j, c) = code[j];
+        }
+        if (c == 0) {
+            float w = weight_of(view, row.weights, h, round);
+            w = __fmul_rn(w, tamis_ue8m0(scales.largest));
+            float weight = __fmul_rn(w, kSourceUnit);
+            s.weights[i / 32][h] = weight;
+            if (scales.span > kFastSpan || scales.nan ||
+                !(__fmul_rn(weight, 1.0f / kSourceUnit) == w)) { /* NaN, too */
+                atomicOr(&s.slow, 1u << (i / 32));
+            }
+        }
+    }
+}
+
+/* ---- outputs ---- */
+
+/* A block's maximum as it is stored: one NaN, one zero. */
+__device__ inline float stored_maximum(float best) {
+    return tamis_canonical(best);
+}
+
+__device__ inline void store_logit(const tamis_mqa_logits_args &a, int64_t r, int32_t position,
+                                   float score) {
+    score = tamis_is_nan(score) ? __uint_as_float(TAMIS_NAN_BITS) : score;
+    tamis_store_float(a.logits, a.logits_type, r * a.logits_stride + position, score);
+}
+
+/* ---- what the fast path leaves ---- */
+
+/* Tiles first .. end - 1 of the run: slow rows everywhere, other rows where sixteen positions have
+ * a wide one. Whole CTA. */
+__device__ inline void score_left(const tamis_mqa_logits_args &a, const Run &run, int32_t first,
+                                  int32_t end, uint32_t slow) {
+    const int lane = threadIdx.x & 31;
+    const Pages k = pages_of(a, run);
+#pragma unroll 1
+    for (int i = 0; i < run.count; i++) {
+        const int64_t r = run.row + i;
+        const int32_t length = source_length(a, r);
+        const bool all = slow >> i & 1;
+        auto q = load_query<32, 4>(a.query, r, a.numerics);
+#pragma unroll 1
+        for (int32_t base = first * kSourceTile + (int)threadIdx.x / 32 * kTile;
+             base < min(end * kSourceTile, length); base += kSourceWarps * kTile) {
+            Keys keys;
+            bool live[2], wide = false;
+            float score[2];
+#pragma unroll
+            for (int b = 0; b < 2; b++) {
+                int32_t j = base + 8 * b + lane / 4;
+                live[b] = j < length;
+                uint32_t at = readable(k, j);
+                const uint8_t *page = k.base + (uint64_t)page_at(k, j) * 16;
+                keys.codes[b] = live[b] ? page + (at & k.mask) * 64 : nullptr;
+                keys.scales[b] = live[b] ? page + (k.mask + 1) * 64 + (at & k.mask) * 4 : nullptr;
+                wide |= live[b] && fast_scales(load32(keys.scales[b])).wide;
+            }
+            if (!all && !__any_sync(kAll, wide)) {
+                continue;
+            }
+            score_tile(q, a.query, r, keys, score);
+            float best[2];
+#pragma unroll
+            for (int b = 0; b < 2; b++) {
+                int32_t j = base + 8 * b + lane / 4;
+                if (a.logits && (lane & 3) == 0 && live[b]) {
+                    store_logit(a, r, j, score[b]);
+                }
+                uint32_t key = live[b] ? tamis_order_key(score[b]) : 0;
+                best[b] = score_of_key(__reduce_max_sync(kAll, key));
+            }
+            if (a.block_max && lane == 0) {
+                float *out = a.block_max + r * a.block_max_stride;
+                if (a.block_size == 16) {
+                    out[base / 16] = stored_maximum(fmaxf(best[0], best[1]));
+                } else {
+                    out[base / 8] = best[0];
+                    if (base + 8 < length) {
+                        out[base / 8 + 1] = best[1];
+                    }
+                }
+            }
+        }
+    }
+}
+
+/* Logits past a row's length up to a.columns. */
+__device__ inline void fill_logits(const tamis_mqa_logits_args &a) {
+    const int64_t step = (int64_t)gridDim.x * blockDim.x;
+    for (int64_t r = 0; r < a.rows.count; r++) {
+        int64_t j = source_length(a, r) + (int64_t)blockIdx.x * blockDim.x + threadIdx.x;
+        for (; j < a.columns; j += step) {
+            tamis_store_float(a.logits, a.logits_type, r * a.logits_stride + j, -INFINITY);
+        }
+    }
+}
+
+/* ---- one row ---- */
+
+/* Tiles first .. end - 1 of row `place` of the run, whose q is in s: a warp takes 32 positions at a
+ * time, lane 4 r + c ends with position 8 c + r. Whether a position was wide. */
+template <bool kLogits>
+__device__ inline bool score_one(const tamis_mqa_logits_args &a, const Run &run, int place,
+                                 int32_t first, int32_t end, SourceShared &s) {
+    constexpr int kAhead = 2, kStep = 32;
+    const int lane = threadIdx.x & 31, r = lane / 4, c = lane & 3;
+    const Pages k = pages_of(a, run);
+    const int64_t row = run.row + place;
+    const int32_t length = s.length[place];
+    const bool round = a.numerics == TAMIS_NUMERICS_BF16;
+    int32_t base = first * kSourceTile + (int)threadIdx.x / 32 * kStep;
+    const int32_t hop = kSourceWarps * kStep;
+    end = min(end * (int64_t)kSourceTile, (int64_t)length);
+    bool wide = false;
+    uint4 x[kAhead][4];
+    uint32_t word[kAhead];
+    auto load = [&](int i, int32_t at) {
+        word[i] = scales_at(k, page_at(k, at + 8 * c + r), at + 8 * c + r);
+#pragma unroll
+        for (int b = 0; b < 4; b++) {
+            x[i][b] = codes_at(k, page_at(k, at + 8 * b + r), at + 8 * b + r, c);
+        }
+    };
+#pragma unroll
+    for (int i = 0; i < kAhead; i++) {
+        load(i, base + i * hop);
+    }
+    uint32_t code[4][8];
+    float2 weight[4];
+#pragma unroll
+    for (int t = 0; t < 4; t++) {
+#pragma unroll
+        for (int j = 0; j < 8; j++) {
+            code[t][j] = word_of(s, line_of(place, 8 * t + r), j, c);
+        }
+        weight[t] = *(const float2 *)&s.weights[place][8 * t + 2 * c];
+    }
+#pragma unroll 1
+    for (; base < end; base += kAhead * hop) {
+#pragma unroll
+        for (int i = 0; i < kAhead; i++) {
+            const int32_t at = base + i * hop;
+            if (at >= end) {
+                break;
+            }
+            const FastScales own = fast_scales(word[i]);
+            float p[4];
+#pragma unroll
+            for (int half = 0; half < 2; half++) {
+                uint32_t a0[8], a1[8], total[4][4];
+                decode_chunk(x[i][2 * half], own_factor(own, 2 * half), a0);
+                decode_chunk(x[i][2 * half + 1], own_factor(own, 2 * half + 1), a1);
+#pragma unroll
+                for (int j = 0; j < 4; j++) {
+                    const uint32_t frag[4] = {a0[2 * j], a1[2 * j], a0[2 * j + 1], a1[2 * j + 1]};
+#pragma unroll
+                    for (int t = 0; t < 4; t++) {
+                        if (j == 0) {
+                            mma_signed_start(total[t], frag, code[t][0], code[t][1]);
+                        } else {
+                            mma_signed(total[t], frag, code[t][2 * j], code[t][2 * j + 1]);
+                        }
+                    }
+                }
+                p[2 * half] = p[2 * half + 1] = 0.0f;
+#pragma unroll
+                for (int t = 0; t < 4; t++) {
+                    p[2 * half] = __fmaf_rn(weight[t].x, relu_of(total[t][0]), p[2 * half]);
+                    p[2 * half + 1] = __fmaf_rn(weight[t].x, relu_of(total[t][2]), p[2 * half + 1]);
+                    p[2 * half] = __fmaf_rn(weight[t].y, relu_of(total[t][1]), p[2 * half]);
+                    p[2 * half + 1] = __fmaf_rn(weight[t].y, relu_of(total[t][3]), p[2 * half + 1]);
+                }
+            }
+            load(i, at + kAhead * hop);
+            float score = __fmul_rn(add_chains(p), tamis_ue8m0(own.largest));
+            score = round ? tamis_round_bf16(score) : score;
+            const int32_t j = at + 8 * c + r;
+            const bool live = j < length;
+            wide |= live && own.wide;
+            if (kLogits && live) {
+                store_logit(a, row, j, score);
+            }
+            if (!kLogits || a.block_max) {
+                float best = live ? score : __uint_as_float(TAMIS_NAN_BITS);
+#pragma unroll
+                for (int b = 4; b < 32; b *= 2) {
+                    best = fmaxf(best, __shfl_xor_sync(kAll, best, b));
+                }
+                float *out = a.block_max + row * a.block_max_stride;
+                if (a.block_size == 16) {
+                    best = fmaxf(best, __shfl_xor_sync(kAll, best, 1));
+                }
+                /* A block's first position, c's block, is there. */
+                if (r == 0 && live && (a.block_size == 8 || (c & 1) == 0)) {
+                    out[j >> (a.block_size == 16 ? 4 : 3)] = stored_maximum(best);
+                }
+            }
+        }
+    }
+    return wide;
+}
+
+/* ---- the kernel ---- */
+
+/* Tiles first .. end - 1 of a run. Whole CTA. */
+template <bool kLogits, class Many>
+__device__ inline void score_run(const tamis_mqa_logits_args &a, const Run &run, int32_t first,
+                                 int32_t end, SourceShared &s, const Many &many) {
+    __syncthreads(); /* the run before is no longer read */
+    if (threadIdx.x < kRunRows) {
+        const int place = threadIdx.x;
+        s.length[place] = place < run.count ? source_length(a, run.row + place) : 0;
+    }
+    if (threadIdx.x == 0) {
+        s.slow = 0;
+    }
+    __syncthreads();
+    load_rows(a, run.row, run.count, s);
+    many.publish();
+    __syncthreads();
+    bool left = false;
+    if (run.count > kFewRows) {
+        left = many.score(run, first, end);
+    } else {
+        for (int place = 0; place < run.count; place++) {
+            left |= score_one<kLogits>(a, run, place, first, end, s);
+        }
+    }
+    if (__syncthreads_or(left || s.slow)) {
+        score_left(a, run, first, end, s.slow);
+    }
+}
+
+/*
+ * The CTA's share of kWaveRows rows. many.score(run, first, end) does tiles of a run of more than
+ * kFewRows rows, and says whether a position was wide; many.publish() follows writes of s.codes.
+ */
+template <bool kLogits, class Many>
+__device__ inline void source_wave(const tamis_mqa_logits_args &a, int64_t wave, SourceShared &s,
+                                   const Many &many) {
+    const int64_t all = scan_wave(a, wave, s), next = (int64_t)blockIdx.x + 1;
+    const int64_t lo = all / gridDim.x * blockIdx.x + all % gridDim.x * blockIdx.x / gridDim.x;
+    const int64_t hi = all / gridDim.x * next + all % gridDim.x * next / gridDim.x;
+    const int64_t rows = min(a.rows.count - wave, (int64_t)kWaveRows);
+    int64_t at = 0, here; /* units before, and of, the rows from `base` on */
+    for (int base = 0; base < rows && at < hi; base += kSourceThreads, at += here) {
+        here = 0;
+        for (int i = base / 32; i < (base + kSourceThreads) / 32 && 32 * i < rows; i++) {
+            here += s.chunks[i];
+        }
+        if (at + here <= lo) {
+            continue;
+        }
+        scan_rows(a, wave + base, s);
+        int i = 0; /* the last row that begins by lo */
+        for (int step = kSourceThreads / 2; step > 0; step /= 2) {
+            i += at + s.before[i + step] <= lo ? step : 0;
+        }
+        for (; i < kSourceThreads && at + s.before[i] < hi; i++) {
+            const int32_t units = s.units[i];
+            const int64_t from = at + s.before[i];
+            if (from + units <= lo) {
+                continue;
+            }
+            const Row row = row_of(a.rows, wave + base + i, positions_of(a.rows, a.k));
+            const Run run = {wave + base + i, s.count[i], s.longest[i], (int32_t)row.start,
+                             row.pages};
+            const int cost = run.count > kFewRows ? kManyCost : run.count;
+            const int32_t first = lo <= from ? 0 : (int32_t)((lo - from + cost - 1) / cost);
+            const int32_t end = (int32_t)((min(hi, from + units) - from + cost - 1) / cost);
+            if (first < end) {
+                score_run<kLogits>(a, run, first, end, s, many);
+            }
+        }
+        __syncthreads(); /* s.units and others are written again */
+    }
+}
+
+template <bool kLogits, class Many>
+__device__ inline void source_share(const tamis_mqa_logits_args &a, SourceShared &s,
+                                    const Many &many) {
+    for (int64_t wave = 0; wave < a.rows.count; wave += kWaveRows) {
+        source_wave<kLogits>(a, wave, s, many);
+        __syncthreads(); /* s.chunks, too */
+    }
+}
+
+} // namespace tamis
+
+#endif
