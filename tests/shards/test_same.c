@@ -294,6 +294,51 @@ void shards_steps(void **state) {
     tamis_indexer_destroy(indexer);
 }
 
+/* ---- anything ---------------------------------------------------------------------- */
+
+static shape random_shape(void) {
+    static const int32_t heads[] = {4, 8, 12};
+    shape s = {.layout = TAMIS_K_MXFP4_PAGE + (int32_t)random_below(3)};
+    s.heads = heads[random_below(3)];
+    s.dim = random_below(4) ? 64 : 128;
+    s.block = random_below(2) ? 8 : 16;
+    s.page_size = s.layout == TAMIS_K_MXFP4_PAGE ? s.block * (1 + (int32_t)random_below(5)) : 0;
+    s.topk_blocks = 1 + (int32_t)random_below(30);
+    s.topk = 1 + (int32_t)random_below(s.topk_blocks * s.block - (s.block - 1));
+    s.source_ratio = 1 + (int32_t)random_below(2);
+    s.numerics = random_below(2) ? TAMIS_NUMERICS_EXACT : TAMIS_NUMERICS_BF16;
+    return s;
+}
+
+static void run_random(uint64_t number) {
+    request requests[MAX_TEST_REQUESTS];
+    outcome want[LAYERS];
+    seed(1000 + number);
+    shape s = random_shape();
+    int32_t count = 1 + (int32_t)random_below(4);
+    for (int32_t i = 0; i < count; i++) {
+        int64_t context = random_below(random_below(2) ? 600 : 40);
+        int64_t most = context < 12 ? context : 12;
+        requests[i] = (request){context, (int32_t)random_below(most + 1)};
+    }
+    layers *l = layers_make(s, requests, count);
+    int64_t rows = l->batch.tokens + random_below(4);
+    split by = {(int32_t)random_below(SPLIT_KINDS), 1 + (int32_t)random_below(8),
+                1 + (int32_t)random_below(4), random64()};
+    int32_t threads = 1 + (int32_t)random_below(3), tile = 1 + (int32_t)random_below(20);
+    const char *tier = number % 2 ? "auto" : "ref";
+    alone_run(l, tier, rows, number % 4 == 0, want);
+    run_together(l, tier, &by, threads, rows, tile, want);
+    release();
+}
+
+void shards_random(void **state) {
+    (void)state;
+    for (uint64_t number = 0; number < 150; number++) {
+        run_random(number);
+    }
+}
+
 /* ---- 07: chunks ---------------------------------------------------------------------- */
 
 enum { PROMPT = 140, CHUNKS = 7 };
