@@ -445,7 +445,7 @@ def test_time_is_of_two_equal_ways(planted, monkeypatch):
     consumer = data["layers"][1]
     assert consumer["sparse"]["ns"] > 0 and consumer["dense"]["ns"] > 0
     assert data["ratio"] == pytest.approx(consumer["dense"]["ns"] / consumer["sparse"]["ns"])
-    assert data["threads"] == 1 and data["processor"] == timing.processor()
+    assert data["processor"] == timing.processor()
     assert (data["rows"], data["positions"], data["pool"]) == (3, 256, 32)
 
     def unmasked(self, layer, first, last, topk, size, blocks):

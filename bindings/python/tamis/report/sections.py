@@ -15,11 +15,14 @@ from .summary import result
 
 
 def _machine(took: Data) -> str:
+    busy = ""
+    if took["load"] > took["processors"]:
+        busy = f", on a busy machine (load {took['load']:.1f})"
     return (
-        f"{esc(took['processor'])}, {esc(took['tier'])} tier, {plural(took['threads'], 'thread')}; "
+        f"{esc(took['processor'])}, {esc(took['tier'])} tier, CPU time of one thread; "
         f"medians of {took['turns']} turns over {plural(took['rows'], 'row')} of "
-        f"{plural(took['positions'], 'position')}, dense and sparse in turns; spread: half of the "
-        f"middle half; measured when this page was made"
+        f"{plural(took['positions'], 'position')}, dense and sparse in turns; ± half the distance "
+        f"of the quartiles; measured when this page was made{busy}"
     )
 
 

@@ -1,12 +1,14 @@
 # SPDX-License-Identifier: MIT
 """Time of a row, sparse and dense, measured here and now on rows of the trace itself.
 
-One thread. Both ways run in turns, so that a change of the machine's clock meets both, and are
-held against each other before they are timed: two ways that select differently are not compared.
+CPU time of one thread, so that a machine shared with others distorts it less. Both ways run in
+turns, so that a change of the machine's clock meets both, and are held against each other before
+they are timed: two ways that select differently are not compared.
 """
 
 from __future__ import annotations
 
+import os
 import platform
 import statistics
 import time
@@ -41,9 +43,9 @@ def rows_to_time(trace: Trace, engine: Engine, layer: TraceLayer) -> tuple[int, 
     """Neighbouring rows that end with the row of the longest context, as many as time allows."""
     visible = layer.visible
     last = int(trace.rows - 1 - np.argmax(visible[::-1]))
-    start = time.perf_counter()
+    start = time.thread_time()
     engine.scores(layer, last, last + 1)
-    row = max(time.perf_counter() - start, 1e-9)
+    row = max(time.thread_time() - start, 1e-9)
     turns = (TURNS + 1) * min(len(trace.present), MAX_LAYERS + 1)
     count = int(max(1, min(MAX_ROWS, SECONDS / (row * turns))))
     first = last
@@ -58,9 +60,9 @@ def _turns(ways: dict[str, Any], rows: int) -> dict[str, dict[str, float]]:
     taken: dict[str, list[float]] = {name: [] for name in ways}
     for _ in range(TURNS):
         for name, way in ways.items():
-            start = time.perf_counter()
+            start = time.thread_time()
             way.run()
-            taken[name].append((time.perf_counter() - start) * 1e9 / rows)
+            taken[name].append((time.thread_time() - start) * 1e9 / rows)
     out = {}
     for name, values in taken.items():
         low, median, high = statistics.quantiles(values, n=4)
@@ -122,7 +124,8 @@ def measure(trace: Trace, engine: Engine) -> dict[str, Any] | None:
     return {
         "processor": processor(),
         "tier": engine.tier,
-        "threads": engine.threads,
+        "load": os.getloadavg()[0],
+        "processors": os.cpu_count() or 1,
         "turns": TURNS,
         "rows": len(rows),
         "positions": int(last.visible[rows].max()),
