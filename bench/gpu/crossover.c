@@ -2,7 +2,8 @@
 /*
  * crossover.c: where the dense route of a consumer stops paying on one GPU: layers of device plans
  * with indexer_sparse_logits on, off and auto over rows of one length, the same bytes first, then
- * times. TAMIS_CUDA_AUTO_QUARTERS is set from it: docs/benchmarks-gpu.md, "The crossover of auto".
+ * times. TAMIS_CUDA_AUTO_QUARTERS and _ROWS are set from it: docs/benchmarks-gpu.md, "The crossover
+ * of auto". Here auto has both routes however few the rows are.
  *
  *   crossover [ROWS POSITIONS ROWS_OF_A_REQUEST]...
  *
@@ -218,6 +219,7 @@ static tamis_cuda_plan *make_plan(bench *b, const scene *s, const tamis_indexer 
     int64_t bytes = tamis_cuda_plan_bytes(indexer, &limits, &b->error);
     good(b, tamis_cuda_plan_create(b->cuda, indexer, &limits, device(b, bytes), bytes, b->stream,
                                    &plan, &b->error));
+    plan->auto_rows = 1;
     return plan;
 }
 
@@ -305,7 +307,7 @@ static void measure(bench *b, int64_t rows, int64_t positions, int64_t each) {
 }
 
 int main(int argc, char **argv) {
-    static const int64_t lengths[] = {8192, 12288, 16384, 20480, 24576, 28672, 32768};
+    static const int64_t lengths[] = {4096, 8192, 12288, 16384, 20480, 24576, 28672, 32768};
     bench b = {0};
     good(&b, tamis_cuda_create_on(0, &b.cuda, &b.error));
     good(&b, tamis_cuda_stream_create(b.cuda, &b.stream, &b.error));
@@ -316,9 +318,11 @@ int main(int argc, char **argv) {
         measure(&b, atoll(argv[i]), atoll(argv[i + 1]), atoll(argv[i + 2]));
     }
     for (int i = 0; i < (int)(sizeof lengths / sizeof *lengths) && argc == 1; i++) {
+        measure(&b, 64, lengths[i], 1);
+        measure(&b, 64, lengths[i], 64);
+        measure(&b, 256, lengths[i], 256);
         measure(&b, 512, lengths[i], 512);
         measure(&b, 8192, lengths[i], 8192);
-        measure(&b, 64, lengths[i], 1);
     }
     tamis_cuda_free(b.cuda, b.flush, NULL);
     tamis_cuda_event_destroy(b.cuda, b.from, NULL);

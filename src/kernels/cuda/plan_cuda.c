@@ -76,7 +76,7 @@ tamis_tiling tamis_cuda_consumer_tiling(const tamis_indexer *indexer,
     int64_t pool = pool_of(&indexer->model), border = tamis_cuda_border(indexer);
     int64_t longest = tamis_plan_longest_row(&indexer->model, limits);
     int64_t dense = border < longest ? border : longest;
-    int64_t sparse = border < longest ? pool : 0;
+    int64_t sparse = indexer->sparse_logits == TAMIS_SPARSE_OFF ? 0 : pool;
     t.each[TAMIS_TILE_SCORES] = pool > 0 ? (dense > sparse ? dense : sparse) * 4 : 0;
     fit(&t, limits);
     return t;
@@ -155,6 +155,7 @@ static tamis_status fill(tamis_cuda_plan *plan, const tamis_plan_limits *limits,
     plan->limits = *limits;
     plan->max_rows = tamis_plan_max_rows(limits);
     plan->longest = tamis_plan_longest_row(&plan->indexer->model, limits);
+    plan->auto_rows = TAMIS_CUDA_AUTO_ROWS;
     lay_out(plan->indexer, limits, memory, plan, &cleared);
     TAMIS_TRY(pin_status(plan, error));
     return tamis_cuda_checked(plan->cuda,

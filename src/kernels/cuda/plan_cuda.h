@@ -18,11 +18,11 @@ enum {
 };
 
 /*
- * Rows of `auto` that see at most so many quarters of the pool take the dense route: it scores more
- * positions, each for less. docs/benchmarks-gpu.md, "The crossover of auto", says where the border
- * was measured.
+ * `auto`: in steps of at least so many rows, those that see at most so many quarters of the pool
+ * take the dense route, which scores more positions, each for less where neighbouring rows share
+ * their K. docs/benchmarks-gpu.md, "The crossover of auto", says where both were measured.
  */
-enum { TAMIS_CUDA_AUTO_QUARTERS = 7 };
+enum { TAMIS_CUDA_AUTO_ROWS = 512, TAMIS_CUDA_AUTO_QUARTERS = 4 };
 
 typedef struct tamis_tiling {
     int64_t each[TAMIS_TILE_PARTS];
@@ -35,6 +35,7 @@ struct tamis_cuda_plan {
     tamis_plan_limits limits;
     int64_t max_rows;
     int64_t longest;        /* positions of the longest row */
+    int64_t auto_rows;      /* TAMIS_CUDA_AUTO_ROWS, which tests lower */
     uint64_t made;          /* steps that the host has queued */
     int64_t rows, requests; /* of the last of them */
     /* On the device. */

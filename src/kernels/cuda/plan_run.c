@@ -115,7 +115,8 @@ static tamis_status begin(tamis_cuda_plan *plan, const tamis_step *step,
         run->layer.rows.page_table_width = 0;
         run->limit = 0;
     }
-    run->border = consumer ? tamis_cuda_border(plan->indexer) : -1;
+    int few = plan->indexer->sparse_logits == TAMIS_SPARSE_AUTO && plan->rows < plan->auto_rows;
+    run->border = consumer && !few ? tamis_cuda_border(plan->indexer) : -1;
     run->dense = run->border >= 0;
     run->sparse = run->border < plan->longest;
     return tamis_check_device_rows(&run->layer.rows, &args->k, error);
@@ -251,13 +252,22 @@ static tamis_status queue_sparse(const layer_run *run, const row_tile *t, block_
     return tamis_cuda_queue_consume(run->plan->cuda, &score, &topk, run->limit, run->stream, error);
 }
 
-/* Rows of the sparse route, where there are any, have written theirs by then. */
+/*
+ * Rows of the sparse route, where there are any, have written theirs by then. Inside the pool every
+ * block is listed, so that a selection from all scores is the one from listed positions.
+ */
 static tamis_status queue_dense(const layer_run *run, const row_tile *t, block_list l,
                                 tamis_error *error) {
     row_tile dense = *t;
     dense.rows.ke = run->plan->gated[1] + t->r;
     tamis_topk_args topk = topk_of(run, &dense, l);
-    int32_t how = TAMIS_TOPK_GATHER | (run->sparse ? TAMIS_TOPK_LIVE_ONLY : 0);
+    int32_t how = run->sparse ? TAMIS_TOPK_LIVE_ONLY : 0;
+    if (run->border <= topk.width) {
+        topk.width = run->border;
+        topk.blocks = NULL;
+    } else {
+        how |= TAMIS_TOPK_GATHER;
+    }
     TAMIS_TRY(queue_scores(run, &dense, part(run, TAMIS_TILE_SCORES), NULL, error));
     return tamis_cuda_queue_topk(run->plan->cuda, &topk, how, run->limit, run->stream, error);
 }
