@@ -20,6 +20,8 @@ import numpy as np
 import tamis
 from tamis._library import error_address
 
+ROUNDS = 300  # short ones: a median of them is free of what else the machine does
+
 LOOP = """
 #include <stdint.h>
 typedef int32_t slice(const void *, const void *, int32_t, int32_t, void *);
@@ -137,7 +139,7 @@ WAYS = {
 def measure(kind, torch, device, loop, calls):
     made = Calls(torch, device, loop)
     times = {way: [] for way in WAYS}
-    for _ in range(15):
+    for _ in range(ROUNDS):
         for way in WAYS:
             times[way].append(made.seconds(way, calls) * 1e6)
     median = {way: statistics.median(times[way]) for way in WAYS}
@@ -150,7 +152,7 @@ def measure(kind, torch, device, loop, calls):
 
 def main():
     device = sys.argv[1] if len(sys.argv) > 1 else "cpu"
-    calls = int(sys.argv[2]) if len(sys.argv) > 2 else 500
+    calls = int(sys.argv[2]) if len(sys.argv) > 2 else 20
     try:
         import torch
     except ImportError:

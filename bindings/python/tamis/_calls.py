@@ -47,6 +47,9 @@ def float_type(name: str, dtype: str) -> int:
     return _abi.F32 if dtype == "float32" else _abi.BF16
 
 
+_BYTE = ctypes.c_char
+
+
 class _Field:
     """A pointer of the struct and the array that it was checked with."""
 
@@ -66,11 +69,14 @@ class _Field:
         self.strides = _strides(owner)
 
     def exchange(self, name: str, x: Any) -> None:
-        if type(x) is np.ndarray:
-            same = x.dtype == self.dtype and x.shape == self.shape and x.strides == self.strides
-            if same and (x.flags.writeable or not self.writable):
-                pointer = x.__array_interface__["data"][0]
-                if pointer % self.view.itemsize == 0:
+        """Points at x, which has to be as the array before it was."""
+        if x.__class__ is np.ndarray:
+            if x.dtype == self.dtype and x.shape == self.shape and x.strides == self.strides:
+                try:  # the quickest way to an address; of dense arrays that can be written
+                    pointer = ctypes.addressof(_BYTE.from_buffer(x))
+                except (TypeError, ValueError):
+                    pointer = 0 if self.writable else x.__array_interface__["data"][0]
+                if pointer and pointer % self.view.itemsize == 0:
                     setattr(self.struct, self.attribute, pointer)
                     return
         elif (

@@ -88,15 +88,18 @@ class View:
 # ---- numpy, torch, DLPack ---------------------------------------------------------------------
 
 
+_NUMPY_NAMES: dict[Any, str] = {}
+
+
 def _from_numpy(x: Any) -> View:
     dtype = x.dtype
-    if not dtype.isnative:
-        name = f"byte-swapped {dtype.name}"
-    else:
-        name = dtype.name
+    name = _NUMPY_NAMES.get(dtype)
+    if name is None:  # numpy takes its time to spell a name
+        name = _NUMPY_NAMES[dtype] = ("" if dtype.isnative else "byte-swapped ") + dtype.name
     size = dtype.itemsize or 1
     strides = tuple(s // size if s % size == 0 else -1 for s in x.strides)
-    return View(x.ctypes.data, name, x.shape, strides, CPU, x, x.flags.writeable)
+    pointer = x.__array_interface__["data"][0]
+    return View(pointer, name, x.shape, strides, CPU, x, x.flags.writeable)
 
 
 _TORCH_NAMES: dict[Any, str] = {}
