@@ -4,8 +4,10 @@ random ones (NaN, ties, several requests, one level, absent layers) measured aga
 
 import base64
 import json
+import os
 import re
 import struct
+import subprocess
 import zlib
 
 import numpy as np
@@ -190,7 +192,7 @@ def _before(selected, _blocks, _counts):
         (_descending, "layer 1", 0, "wrong", "not ascending", "the members are right"),
         (_beyond, "layer 1", 1, "wrong", "out of range", ""),
         (_short, "layer 1", 2, "wrong", "wrong count", ""),
-        (_hole, "layer 1", 2, "wrong", "-1 inside the list", ""),
+        (_hole, "layer 1", 2, "wrong", "-1 inside the valid prefix", ""),
         (_outside, "layer 1", 0, "wrong", "outside the published blocks", ""),
         (_newest, "blocks", 1, "wrong", "the newest block is missing", ""),
         (_count, "layer 1", 2, "wrong", "wrong count tensor", "count says 15"),
@@ -416,6 +418,87 @@ def test_rounding_is_named(tmp_path):
     assert entry["verdicts"]["rounding only"] == different
     assert set(entry["kinds"]) == {"rounding: bf16"}
     assert data["result"]["not_in_the_result"] == ["blocks", "layer 2"]
+
+
+def test_consumers_without_their_source(tmp_path):
+    """Blocks of the trace itself are read, in any order and with ids that name nothing."""
+    trace = random_trace(tmp_path / "t.safetensors", 8, MODEL, "")
+    file = traces.safetensors.read(trace.path)
+    kept = {
+        n: t.array for n, t in file.tensors.items() if n.split(".")[1:2] != ["0"] or n[0] == "k"
+    }
+    rng = np.random.default_rng(1)
+    kept["blocks"] = rng.integers(-2, 20, (trace.rows, BLOCKS)).astype(np.int32)
+    path = tmp_path / "consumer.safetensors"
+    traces.write(path, MODEL, kept)
+    data, _ = reported(path)
+    trace = traces.read(path)
+    assert [x["present"] for x in data["layers"]] == [False, False, True]
+    want = again(trace, trace.layers[2], trace.blocks)
+    assert data["layers"][2]["recall_by_row"] == [round(x, 4) for x in want["recall"]]
+    assert data["layers"][2]["scored"] == want["scored"]
+    assert data["blocks"] is None
+
+
+# ---- against `tamis check` ----------------------------------------------------------------------
+
+COMMAND = os.environ.get("TAMIS_COMMAND")
+
+
+def damage(rng, row, places):
+    """One of the things that go wrong in a list, or none."""
+    kind, at = rng.integers(0, 9), rng.integers(0, len(row))
+    if kind == 0:
+        row[at] = rng.integers(-3, places + 3)
+    elif kind == 1:
+        row[at] = row[at - 1]
+    elif kind == 2:
+        row[at:] = -1
+    elif kind == 3:
+        row[:] = row[::-1].copy()
+    elif kind == 4:
+        row[:] = np.sort(rng.choice(max(places, len(row)), len(row), replace=False))
+    elif kind == 5:
+        others = np.setdiff1d(np.arange(places), row)
+        if others.size:
+            row[at] = rng.choice(others)
+            valid = np.sort(row[row >= 0])
+            row[: len(valid)] = valid
+
+
+@pytest.mark.skipif(not COMMAND, reason="SKIPPED: TAMIS_COMMAND names no command to compare with")
+@pytest.mark.parametrize("numerics", ["exact", "bf16"])
+@pytest.mark.parametrize("hazard", ["", "ties", "nan"])
+@pytest.mark.parametrize("seed", [1, 2, 3])
+def test_same_verdicts_as_check(tmp_path, seed, hazard, numerics):
+    """The same verdict and fault for every list of every row, whatever is damaged."""
+    trace = random_trace(tmp_path / "t.safetensors", seed, MODEL, hazard)
+    good = tmp_path / "good.safetensors"
+    made = [COMMAND, "run", trace.path, "-o", good, "--numerics", numerics]
+    subprocess.run(made, check=True, capture_output=True)
+    result = traces.read_result(good, trace)
+    rng = np.random.default_rng(seed)
+    lists = {layer: rows.copy() for layer, rows in result.selected.items()}
+    blocks = result.blocks.copy()
+    for r in range(trace.rows):
+        visible = int(trace.layers[0].visible[r])
+        for rows in lists.values():
+            damage(rng, rows[r], visible)
+        if rng.random() < 0.4:
+            damage(rng, blocks[r], -(-visible // SIZE))
+    path = tmp_path / "bad.safetensors"
+    traces.Result(lists, blocks, result.counts).save(path)
+    words = [COMMAND, "check", trace.path, path, "--rows", "all", "--json"]
+    checked = json.loads(subprocess.run(words, capture_output=True, text=True).stdout)
+    theirs = {(d["list"], d["row"]): (d["verdict"], d["fault"]) for d in checked["differences"]}
+    data, _ = reported(trace.path, path)
+    ours = {}
+    for entry in data["result"]["lists"]:
+        for d in entry["differences"]:
+            fault = None if d["kind"] in ("tie order", "other members") else d["kind"]
+            fault = None if d["verdict"] == "rounding only" else fault
+            ours[entry["list"], d["row"]] = (d["verdict"], fault)
+    assert ours == theirs
 
 
 # ---- rows and time ----------------------------------------------------------------------------

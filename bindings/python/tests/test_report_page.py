@@ -125,6 +125,27 @@ def test_sampling_measures_the_same(bundled):
         assert [by_row[row] for row in some["rows"]["row"]] == b["recall_by_row"]
 
 
+def _luminance(colour):
+    parts = [int(colour[i : i + 2], 16) / 255 for i in (1, 3, 5)]
+    parts = [c / 12.92 if c <= 0.04045 else ((c + 0.055) / 1.055) ** 2.4 for c in parts]
+    return 0.2126 * parts[0] + 0.7152 * parts[1] + 0.0722 * parts[2]
+
+
+@pytest.mark.parametrize("theme", [0, 1])
+def test_contrast(bundled, theme):
+    """Text against what it stands on, by the formula of WCAG 2: at least 4.5 to 1."""
+    style = re.search(r"<style>(.*?)</style>", bundled[0], re.S)[1]
+    blocks = re.findall(r"color-scheme: (?:light|dark);(.*?)\}", style, re.S)
+    colour = dict(re.findall(r"--([\w-]+): (#\w{6})", blocks[theme]))
+    pairs = [(text, on) for text in ("text", "soft", "accent") for on in ("card", "page")]
+    pairs += [(kind, f"{kind}-bg") for kind in ("good", "ties", "rounding", "wrong")]
+    pairs += [("text", f"{kind}-bg") for kind in ("good", "ties", "rounding", "wrong")]
+    pairs += [("soft", "faint"), ("card", "text")]
+    for text, on in pairs:
+        low, high = sorted(_luminance(colour[x]) for x in (text, on))
+        assert (high + 0.05) / (low + 0.05) >= 4.5, (text, on)
+
+
 # ---- a browser --------------------------------------------------------------------------------
 
 PROBE = """
