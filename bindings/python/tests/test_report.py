@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 from tamis import mxfp4, reference, report, traces
-from tamis.report import measure, page, timing
+from tamis.report import measure, page, timing, verdict
 
 TOPK, BLOCKS, SIZE, HEADS, DIM = 16, 4, 8, 4, 64
 MODEL = {
@@ -184,7 +184,7 @@ def _before(selected, _blocks, _counts):
 
 
 @pytest.mark.parametrize(
-    "change, name, row, verdict, kind, note",
+    "change, name, row, word, kind, note",
     [
         (_swap, "layer 0", 1, "tie order only", "tie order", ""),
         (_other, "layer 0", 2, "wrong", "other members", ""),
@@ -200,14 +200,14 @@ def _before(selected, _blocks, _counts):
         (_before, "layer 1", 2, "wrong", "other members", "the row before"),
     ],
 )
-def test_planted_difference(planted, tmp_path, change, name, row, verdict, kind, note):
+def test_planted_difference(planted, tmp_path, change, name, row, word, kind, note):
     data, html = reported(planted, planted_result(tmp_path, change))
     lists = {entry["list"]: entry for entry in data["result"]["lists"]}
-    assert data["result"]["verdict"] == verdict
+    assert data["result"]["verdict"] == word
     for other, entry in lists.items():
         assert len(entry["differences"]) == (1 if other == name else 0), other
     (found,) = lists[name]["differences"]
-    assert (found["row"], found["verdict"], found["kind"]) == (row, verdict, kind)
+    assert (found["row"], found["verdict"], found["kind"]) == (row, word, kind)
     assert note in " ".join(found["notes"])
     assert found["token"] == 253 + row
     assert kind in html
@@ -396,8 +396,9 @@ def _same_heat(html, heat, name, chosen):
     assert np.array_equal(levels * heat["scale"], want)
 
 
-def test_rounding_is_named(tmp_path):
-    """What bf16 scores select, by the reference, is a matter of rounding and of no other class."""
+@pytest.mark.parametrize("numerics", ["bf16", "dg_bf16", "ref_bf16"])
+def test_rounding_is_named(tmp_path, numerics):
+    """What a class's scores select, by the reference, is a matter of rounding and never wrong."""
     trace = random_trace(tmp_path / "t.safetensors", 5, MODEL, "")
     layer = trace.layers[0]
     selected = np.full((trace.rows, TOPK), -1, np.int32)
@@ -405,19 +406,41 @@ def test_rounding_is_named(tmp_path):
     for r in range(trace.rows):
         ks, ke, q = int(layer.ks[r]), int(layer.ke[r]), layer.query
         part = (layer.k.codes[ks:ke], layer.k.scales[ks:ke], q.codes[r], q.scales[r])
-        row = select(reference.scores(*part, layer.weights[r], "bf16"), np.arange(ke - ks), TOPK)
+        row = select(reference.scores(*part, layer.weights[r], numerics), np.arange(ke - ks), TOPK)
         exact = select(reference.scores(*part, layer.weights[r]), np.arange(ke - ks), TOPK)
         selected[r, : len(row)] = row
         different += not np.array_equal(row, exact)
     assert different, "the trace's rounding changes nothing: choose another seed"
-    path = tmp_path / "bf16.safetensors"
+    path = tmp_path / "rounded.safetensors"
     traces.Result({0: selected}).save(path)
     data, _ = reported(trace.path, path)
     (entry,) = data["result"]["lists"]
     assert entry["verdict"] == "rounding only"
     assert entry["verdicts"]["rounding only"] == different
-    assert set(entry["kinds"]) == {"rounding: bf16"}
+    assert numerics != "bf16" or set(entry["kinds"]) == {"rounding: bf16"}
     assert data["result"]["not_in_the_result"] == ["blocks", "layer 2"]
+
+
+def test_slow_classes_are_given_up():
+    """Eight rows that nothing explains end the search; one that is explained keeps it going."""
+
+    def wrong():
+        return verdict.Difference("wrong", "other members", 0, 1, 2, 1.0, 0.5, 1, 1)
+
+    for explained in (False, True):
+        rounding, tried = verdict.Rounding(), []
+        for row in range(20):
+            found = wrong()
+            rounding.explain(
+                "blocks",
+                found,
+                lambda c: tried.append(c) or (explained and row == 0 and c == "dg_bf16"),
+            )
+        assert tried.count("bf16") == 20
+        assert tried.count("ref_bf16") == (19 if explained else verdict.SLOW_ROWS)
+        assert found.notes == (
+            [] if explained else ["dg_bf16 was not tried", "ref_bf16 was not tried"]
+        )
 
 
 def test_consumers_without_their_source(tmp_path):
