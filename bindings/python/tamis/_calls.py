@@ -47,7 +47,7 @@ def float_type(name: str, dtype: str) -> int:
     return _abi.F32 if dtype == "float32" else _abi.BF16
 
 
-_BYTE = ctypes.c_char
+_from_buffer: Any = ctypes.c_char.from_buffer
 
 
 class _Field:
@@ -73,7 +73,7 @@ class _Field:
         if x.__class__ is np.ndarray:
             if x.dtype == self.dtype and x.shape == self.shape and x.strides == self.strides:
                 try:  # the quickest way to an address; of dense arrays that can be written
-                    pointer = ctypes.addressof(_BYTE.from_buffer(x))
+                    pointer = ctypes.addressof(_from_buffer(x))
                 except (TypeError, ValueError):
                     pointer = 0 if self.writable else x.__array_interface__["data"][0]
                 if pointer and pointer % self.view.itemsize == 0:
