@@ -12,8 +12,8 @@ pip="$work/venv/bin/pip --disable-pip-version-check -q"
 
 wheel=${1:-}
 if [ -z "$wheel" ]; then
-    $pip wheel bindings/python --no-deps -w "$work" -C "cmake.define.TAMIS_CUDA=${TAMIS_CUDA:-auto}" \
-        -C "cmake.define.TAMIS_CUDA_ARCHS=${TAMIS_CUDA_ARCHS:-native}"
+    export TAMIS_CUDA_ARCHS="${TAMIS_CUDA_ARCHS:-native}"
+    $pip wheel bindings/python --no-deps -w "$work"
     wheel=$(ls "$work"/tamis-*.whl)
 fi
 echo "wheel: $(basename "$wheel"), $(stat -c %s "$wheel") bytes"

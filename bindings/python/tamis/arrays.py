@@ -170,8 +170,7 @@ def _from_dlpack(name: str, x: Any, stream: int | None) -> View:
         capsule = x.__dlpack__()
     elif kind in _DL_CUDA:
         device = Device("cuda", int(index))
-        # 1 is the legacy default stream: producers take no 0 there.
-        capsule = x.__dlpack__(stream=stream or 1)
+        capsule = x.__dlpack__(stream=stream or _stream_of_torch(device) or 1)
     else:
         raise ArgumentError(name, "an array on the CPU or a CUDA device", f"DLPack device {kind}")
     address = _capsule_pointer(capsule, b"dltensor")
@@ -186,6 +185,14 @@ def _from_dlpack(name: str, x: Any, stream: int | None) -> View:
     pointer = (t.data or 0) + t.byte_offset
     # The capsule's destructor hands the memory back: nobody renames it, so that it is called.
     return View(pointer, dtype, shape, strides, device, (x, capsule))
+
+
+def _stream_of_torch(device: Device) -> int:
+    """torch's current stream, where torch is; 0, which DLPack spells 1, is the default stream."""
+    torch: Any = sys.modules.get("torch")
+    if torch is None or not torch.cuda.is_available():
+        return 0
+    return stream_handle(None, device)
 
 
 def is_torch(x: Any) -> bool:

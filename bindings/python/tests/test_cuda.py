@@ -265,11 +265,14 @@ def test_plans_report_faults_without_waiting():
 
 
 def test_dlpack_and_packed_float_views_are_taken():
+    streams = []
+
     class Dlpack:
         def __init__(self, x):
             self.x = x
 
         def __dlpack__(self, stream=None):
+            streams.append(stream)
             return self.x.__dlpack__(stream=stream)
 
         def __dlpack_device__(self):
@@ -286,6 +289,10 @@ def test_dlpack_and_packed_float_views_are_taken():
     got = stages.mqa_logits(k2, rows, query2, columns=200).logits
     same([got], [want])
     assert got.is_cuda
+    side = torch.cuda.Stream()
+    with torch.cuda.stream(side):
+        stages.mqa_logits(k2, rows, query2, columns=200)
+    assert set(streams) == {1, side.cuda_stream}  # the default one, then the side stream's
 
 
 def test_mixed_devices_and_streams_are_refused_by_name():
