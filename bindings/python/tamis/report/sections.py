@@ -15,49 +15,49 @@ from .summary import result
 
 
 def _machine(took: Data) -> str:
-    busy = ""
+    busy, ways = "", "dense and sparse in turns; " if took["ratio"] is not None else ""
     if took["load"] > took["processors"]:
         busy = f", on a busy machine (load {took['load']:.1f})"
     return (
         f"{esc(took['processor'])}, {esc(took['tier'])} tier, CPU time of one thread; "
         f"medians of {took['turns']} turns over {plural(took['rows'], 'row')} of "
-        f"{plural(took['positions'], 'position')}, dense and sparse in turns; ± half the distance "
+        f"{plural(took['positions'], 'position')}, {ways}± half the distance "
         f"of the quartiles; measured when this page was made{busy}"
     )
+
+
+def _time_row(entry: Data, most: float, both: bool) -> list[str]:
+    dense, sparse = entry["dense"], entry.get("sparse")
+    spread = max((way["high"] - way["low"]) / way["ns"] for way in (dense, sparse) if way)
+    row = [f"Layer {entry['layer']} <small>{entry['role']}</small>", duration(dense["ns"])]
+    if both and sparse:
+        ratio = f"<strong>{times(dense['ns'] / sparse['ns'])}</strong>"
+        row += [duration(sparse["ns"]), ratio]
+    elif both:
+        row += ["–", "–"]
+    if both:
+        row.append(figures.against(dense["ns"], sparse["ns"] if sparse else 0, most))
+    return [*row, f"±{share(spread / 2, 0)}"]
 
 
 def time(data: Data) -> str:
     took = data["time"]
     if not took:
         return ""
+    both = took["ratio"] is not None
     most = max(e["dense"]["ns"] for e in took["layers"])
-    rows = []
-    for e in took["layers"]:
-        dense, sparse = e["dense"], e.get("sparse")
-        spread = max((way["high"] - way["low"]) / way["ns"] for way in (dense, sparse) if way)
-        rows.append(
-            [
-                f"Layer {e['layer']} <small>{e['role']}</small>",
-                duration(dense["ns"]),
-                duration(sparse["ns"]) if sparse else "–",
-                f"<strong>{times(dense['ns'] / sparse['ns'])}</strong>" if sparse else "–",
-                figures.against(dense["ns"], sparse["ns"] if sparse else 0, most),
-                f"±{share(spread / 2, 0)}",
-            ]
-        )
-    body = ""
-    if took["ratio"] is not None:
-        body = f'<p class="ratio"><strong>{times(took["ratio"])}</strong> {_ratio_note(took)}</p>'
-    heads = [
-        "Layer",
-        "Dense",
-        "Sparse",
-        "Ratio",
-        '<span class="key dense">dense</span> <span class="key sparse">sparse</span>',
-        "Spread",
-    ]
-    body += table("Time of one row", heads, rows, "numbers times")
-    body += f'<p class="note">{_machine(took)}.</p>'
+    rows = [_time_row(entry, most, both) for entry in took["layers"]]
+    body = f'<p class="note">{_machine(took)}.</p>'
+    if not both:
+        table_of = table("Time of one row", ["Layer", "Time", "Spread"], rows, "numbers")
+        why = "Every position that a row sees is scored, and the best are selected."
+        return section("time", "Time of a row", why, table_of + body)
+    legend = '<span class="key dense">dense</span> <span class="key sparse">sparse</span>'
+    heads = ["Layer", "Dense", "Sparse", "Ratio", legend, "Spread"]
+    body = (
+        f'<p class="ratio"><strong>{times(took["ratio"])}</strong> {_ratio_note(took)}</p>'
+        f"{table('Time of one row', heads, rows, 'numbers times')}{body}"
+    )
     why = (
         "Sparse scores the published blocks alone; dense scores every position and masks, for the "
         "same selection."
@@ -176,11 +176,11 @@ def scores(data: Data) -> str:
             f"<figure><figcaption>{name_of(layer)} <small>{layer['role']}</small></figcaption>"
             f'{figures.scores(s, name_of(layer), pooled)}<p class="legend">{note}</p></figure>'
         )
+    pool = '<span class="key pool">in the published blocks</span> ' if consumers(data) else ""
     why = (
         "How many positions have which score, on a logarithmic axis: "
-        '<span class="key all">all that are visible</span> '
-        '<span class="key pool">in the published blocks</span> <span class="key cut">the '
-        "lowest chosen score</span> (median row; shaded: every row)."
+        f'<span class="key all">all that are visible</span> {pool}'
+        '<span class="key cut">the lowest chosen score</span> (median row; shaded: every row).'
     )
     return section("scores", "Scores and the threshold", why, f'<div class="grid">{cards}</div>')
 

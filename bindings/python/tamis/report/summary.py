@@ -179,7 +179,7 @@ def _difference(d: Data, requests: int) -> list[str]:
         "–" if d["found"] == -1 else count(d["found"]),
         score(b, 9),
         "–" if a is None or b is None else score(a - b, 3),
-        f"−{d['missing']} +{d['extra']}",
+        f"−{d['missing']} +{d['extra']}" if d["missing"] or d["extra"] else "–",
     ]
 
 
