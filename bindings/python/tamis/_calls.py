@@ -163,10 +163,6 @@ class Call(Generic[T]):
         self._fields[name] = _Field(struct, attribute, v, writable)
         self._arrays[name] = v.owner
 
-    def keep(self, x: Any) -> None:
-        """Keeps something alive as long as the call."""
-        self._keep.append(x)
-
     def finish(self, outputs: T, rows: int = 0) -> Call[T]:
         """Gets the workspace; the struct is complete but for it."""
         self.outputs = outputs

@@ -13,7 +13,11 @@ from . import _abi, arrays
 from .arrays import BYTES, FLOATS, INT32, Device, View, require, stride
 from .errors import ArgumentError, GeometryError, LayoutError
 
-LAYOUTS = {"mxfp4_page": 1, "mxfp4_split": 2, "mxfp4_row": 3}
+LAYOUTS = {
+    "mxfp4_page": _abi.K_MXFP4_PAGE,
+    "mxfp4_split": _abi.K_MXFP4_SPLIT,
+    "mxfp4_row": _abi.K_MXFP4_ROW,
+}
 
 
 def weights_type(v: View) -> int:
