@@ -3,7 +3,8 @@
  * mpi_transport.c: the transport between MPI processes, on the public interface alone.
  *
  * Errors are returned, not fatal: the default would end the processes. Messages travel as words of
- * 8 bytes, so that counts fit an int for all that memory holds.
+ * 8 bytes, so that counts fit an int for all that memory holds. A call with a time limit may end
+ * before MPI has written what it receives, so that MPI then gets memory of the transport's alone.
  */
 #include <sched.h>
 #include <stdio.h>
@@ -16,7 +17,9 @@
 typedef struct mpi_end {
     MPI_Comm comm;
     int64_t timeout_ms;
-    int broken;
+    int ranks, broken;
+    uint8_t *memory; /* with a time limit: a message, then those of all ranks; grows */
+    int64_t room;
 } mpi_end;
 
 static tamis_status fail(tamis_error *error, tamis_status status, const char *argument,
@@ -51,10 +54,35 @@ static int wait_for(MPI_Request *request, int64_t timeout_ms) {
     }
 }
 
+static int make_room(mpi_end *end, int64_t bytes) {
+    if (bytes > end->room) {
+        free(end->memory);
+        end->memory = malloc((size_t)bytes);
+        end->room = end->memory ? bytes : 0;
+    }
+    return end->memory != NULL;
+}
+
+static int gather_in_time(mpi_end *end, const void *send, void *receive, int64_t bytes) {
+    int words = (int)(bytes / 8);
+    MPI_Request request;
+    if (!make_room(end, bytes * (1 + end->ranks))) {
+        return 0;
+    }
+    uint8_t *all = end->memory + bytes;
+    memcpy(end->memory, send, (size_t)bytes);
+    if (MPI_Iallgather(end->memory, words, MPI_UINT64_T, all, words, MPI_UINT64_T, end->comm,
+                       &request) != MPI_SUCCESS ||
+        !wait_for(&request, end->timeout_ms)) {
+        return 0;
+    }
+    memcpy(receive, all, (size_t)(bytes * end->ranks));
+    return 1;
+}
+
 static int32_t gather(void *context, const void *send, void *receive, int64_t bytes) {
     mpi_end *end = context;
     int words = (int)(bytes / 8), result;
-    MPI_Request request;
     if (end->broken) {
         return -1;
     }
@@ -63,9 +91,7 @@ static int32_t gather(void *context, const void *send, void *receive, int64_t by
         end->broken = result != MPI_SUCCESS;
         return end->broken ? result : 0;
     }
-    result = MPI_Iallgather(send, words, MPI_UINT64_T, receive, words, MPI_UINT64_T, end->comm,
-                            &request);
-    end->broken = result != MPI_SUCCESS || !wait_for(&request, end->timeout_ms);
+    end->broken = !gather_in_time(end, send, receive, bytes);
     return end->broken ? -1 : 0;
 }
 
@@ -82,6 +108,7 @@ static tamis_status open_end(MPI_Comm comm, mpi_end *end, tamis_transport *trans
         MPI_Comm_free(&end->comm);
         return fail(error, TAMIS_ERROR_ARGUMENT, "comm", "1 .. 64 processes", ranks);
     }
+    end->ranks = ranks;
     transport->struct_size = (uint32_t)sizeof *transport;
     transport->rank = rank;
     transport->ranks = ranks;
@@ -114,8 +141,9 @@ tamis_status tamis_mpi_transport_create(MPI_Comm comm, int64_t timeout_ms,
 void tamis_mpi_transport_destroy(tamis_transport *transport) {
     mpi_end *end = transport ? transport->context : NULL;
     if (end != NULL) {
-        if (!end->broken) {
+        if (!end->broken) { /* else MPI may still use both */
             MPI_Comm_free(&end->comm);
+            free(end->memory);
         }
         free(end);
         memset(transport, 0, sizeof *transport);

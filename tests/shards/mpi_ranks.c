@@ -45,7 +45,8 @@ static void same_as_one_rank(int32_t kind, int64_t timeout_ms) {
     release();
 }
 
-/* Rank 0 comes late: the others have given up, at once from then on. */
+/* Rank 0 comes late: the others have given up, at once from then on, and what it brings is not
+ * written where they had called from. */
 static void one_is_late(void) {
     static _Alignas(64) uint64_t send[8], receive[8 * TAMIS_MAX_RANKS];
     tamis_transport t;
@@ -55,11 +56,15 @@ static void one_is_late(void) {
         assert_int_not_equal(t.allgather(t.context, send, receive, sizeof send), 0);
         assert_int_not_equal(t.allgather(t.context, send, receive, sizeof send), 0);
     }
+    memset(receive, 0xEE, sizeof receive);
     MPI_Barrier(MPI_COMM_WORLD);
     if (rank == 0) { /* ends what the others have begun, so that MPI can end */
         t.allgather(t.context, send, receive, sizeof send);
     }
     MPI_Barrier(MPI_COMM_WORLD);
+    for (int i = 0; rank != 0 && i < COUNT(receive); i++) {
+        assert_true(receive[i] == UINT64_C(0xEEEEEEEEEEEEEEEE));
+    }
     tamis_mpi_transport_destroy(&t);
 }
 

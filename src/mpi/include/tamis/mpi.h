@@ -19,8 +19,8 @@ extern "C" {
  * call that waits longer than timeout_ms for the others (0: it waits for ever, and lets MPI wait as
  * it does best) fails, as do all after one that failed. MPI must be initialised; calls come from
  * one thread at a time (MPI_THREAD_SERIALIZED where it is not always the same).
- * After a call that timed out, MPI may still write what it was to receive: keep the rank's memory
- * until MPI has ended.
+ * With a time limit messages go through memory of the transport's, which grows with the largest;
+ * after a call that timed out MPI may still write there, so it is then never freed.
  * Errors: TAMIS_ERROR_ARGUMENT: a NULL, a timeout, more than TAMIS_MAX_RANKS processes;
  * TAMIS_ERROR_MEMORY; TAMIS_ERROR_TRANSPORT: MPI failed.
  */
