@@ -57,7 +57,7 @@ static int32_t choose(const struct argp_state *state, const char *name, const ch
     for (int32_t i = 0; i < count; i++)
         if (strcmp(words[i], arg) == 0)
             return i;
-    usage_error(state, "%s: no such choice, found '%s'", name, arg);
+    usage_error(state, "%s: required one of --help's, found '%s'", name, arg);
 }
 
 static void check_options(const struct argp_state *state, const replay_options *o) {
@@ -233,6 +233,9 @@ static int create_indexer(replay *r) {
     int32_t failed = tamis_indexer_supported(&options, failures, 16);
     if (failed > 0 || s->refused[0])
         return judge_refusal(r, failures, failed < 16 ? failed : 16);
+    if (s->context_parallel != 1 && s->context_parallel != r->options->ranks)
+        return replay_script_error(s, s->head_line[0], "context_parallel",
+                                   "1, or the number of --ranks", "%d", (int)s->context_parallel);
     if (tamis_indexer_create(&options, &r->setup.indexer, &error) != TAMIS_OK)
         return fail_error(s->file, &error);
     for (int32_t i = 0; i < s->layers; i++) {
@@ -311,12 +314,13 @@ static int run_script(replay *r, const tamis_trace *trace) {
     return status;
 }
 
-/* The whole file as text, or NULL and why. */
+/* The whole file as text, or NULL and why. A device may have no end. */
 static char *read_file(const char *path) {
+    enum { MOST_BYTES = 1 << 28 };
     FILE *file = fopen(path, "rb");
     char *text = NULL;
     size_t size = 0, room = 0, got = 1;
-    while (file && got > 0) {
+    while (file && got > 0 && size <= MOST_BYTES) {
         if (size + 4096 > room) {
             char *grown = realloc(text, room = 2 * room + 8192);
             if (!grown)
@@ -327,7 +331,9 @@ static char *read_file(const char *path) {
         size += got;
     }
     int good = file && got == 0 && !ferror(file);
-    if (!good)
+    if (size > MOST_BYTES)
+        fail("%s: required a script of at most 256 MiB, found more", path);
+    else if (!good)
         fail("%s: %s", path, strerror(errno ? errno : ENOMEM));
     else
         text[size] = 0;

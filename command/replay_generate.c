@@ -90,8 +90,11 @@ static void prefill(generator *g, int i) {
 
 /* What a step may begin with: a mistake, or runs of the same. */
 static void prefix(generator *g) {
-    if (g->two_levels && one_in(g, 24))
-        fprintf(g->out, "wrong %s\n", replay_mistakes[roll(g, 1, MISTAKE_PAGE_SIZE)]);
+    if (g->two_levels && one_in(g, 24)) {
+        int64_t mistake = roll(g, 1, MISTAKE_PAGE_SIZE);
+        if (mistake != MISTAKE_OLD_STEP || g->steps > 0)
+            fprintf(g->out, "wrong %s\n", replay_mistakes[mistake]);
+    }
     if (one_in(g, 40))
         fprintf(g->out, "again %" PRId64 "\n", roll(g, 2, 4));
 }

@@ -77,8 +77,8 @@ static tamis_status make_step(const ranks_engine *e, replay_rank *rank) {
         shard->last = rank->last[k];
         batch.held[k] = rank->held[k];
     }
-    if (e->mistake == MISTAKE_SPLIT && rank->transport.rank == 0)
-        rank->held[0][0]++; /* as a page table made for another split has it */
+    for (int k = 0; k < 2 && e->mistake == MISTAKE_SPLIT && rank->transport.rank == 0; k++)
+        rank->held[k][0]++; /* as a page table made for another split has it */
     return tamis_shards_step(rank->shards, &batch, &rank->error);
 }
 

@@ -357,6 +357,22 @@ static int read_lines(reader *r, const char *text) {
     return STATUS_GOOD;
 }
 
+/* `again` and `wrong` are about the next statement: one of steps, or the other of the two. */
+static int check_prefixes(const replay_script *s) {
+    for (int32_t i = 0; i < s->statements; i++) {
+        int32_t verb = s->statement[i].verb;
+        int32_t next = i + 1 < s->statements ? s->statement[i + 1].verb : VERBS;
+        if (verb != VERB_AGAIN && verb != VERB_WRONG)
+            continue;
+        if (next != VERB_PREFILL && next != VERB_INSERT && next != VERB_STEP &&
+            next != (verb == VERB_AGAIN ? VERB_WRONG : VERB_AGAIN))
+            return replay_script_error(s, s->statement[i].line, forms[verb].name,
+                                       "step, prefill or insert behind it", "%s",
+                                       next < VERBS ? forms[next].name : "the end");
+    }
+    return STATUS_GOOD;
+}
+
 static int check_head(const reader *r) {
     const replay_script *s = r->s;
     if (!s->head_line[HEAD_MODEL])
@@ -367,7 +383,7 @@ static int check_head(const reader *r) {
     if (s->refused[0] && s->statements)
         return replay_script_error(s, s->statement[0].line, "line",
                                    "nothing behind `refused': creation fails", "a statement");
-    return STATUS_GOOD;
+    return check_prefixes(s);
 }
 
 int replay_script_read(replay_script *s, const char *file, const char *text) {

@@ -86,6 +86,9 @@ static int fly(replay *r, const replay_statement *at, const replay_entry *entrie
             STATUS_GOOD)
             return STATUS_BAD;
     }
+    if (r->mistake == MISTAKE_SPLIT && count == 0)
+        return replay_script_error(&r->script, at->line, "step", "a request to be wrong about",
+                                   "none");
     replay_flight_begin(f);
     f->keys_only = at->verb == VERB_INSERT;
     for (int32_t i = 0; i < count; i++)
@@ -124,7 +127,7 @@ static int do_prefill(replay *r, const replay_statement *at) {
         return replay_script_error(&r->script, at->line, r->script.name[at->request],
                                    "tokens to prefill", "%" PRId64 " left", q->known - q->computed);
     chunk = chunk && chunk < r->script.max_tokens ? chunk : r->script.max_tokens;
-    while (status == STATUS_GOOD && q->computed < end) {
+    while (status == STATUS_GOOD && q->computed < end && !stopped) {
         int64_t left = end - q->computed;
         replay_entry entry = {at->request, (int32_t)(left < chunk ? left : chunk), 0};
         status = fly(r, at, &entry, 1);
@@ -186,6 +189,18 @@ static int do_step(replay *r, const replay_statement *at) {
     return STATUS_GOOD;
 }
 
+static int do_wrong(replay *r, const replay_statement *at) {
+    if (replay_layer_of(&r->setup, TAMIS_ROLE_SOURCE) < 0 ||
+        replay_layer_of(&r->setup, TAMIS_ROLE_CONSUMER) < 0)
+        return replay_script_error(&r->script, at->line, "wrong", "a source and a consumer layer",
+                                   "a model without");
+    if (at->value[0] == MISTAKE_OLD_STEP && r->steps == 0)
+        return replay_script_error(&r->script, at->line, "wrong old_step", "a step before it",
+                                   "none");
+    r->mistake = (int32_t)at->value[0];
+    return STATUS_GOOD;
+}
+
 static int do_statement(replay *r, const replay_statement *at) {
     switch (at->verb) {
     case VERB_PREFILL:
@@ -197,8 +212,7 @@ static int do_statement(replay *r, const replay_statement *at) {
         r->again = at->value[0];
         return STATUS_GOOD;
     case VERB_WRONG:
-        r->mistake = (int32_t)at->value[0];
-        return STATUS_GOOD;
+        return do_wrong(r, at);
     default:
         return replay_world_do(&r->world, at);
     }

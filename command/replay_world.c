@@ -69,6 +69,17 @@ static int wrong(const replay_world *w, const replay_statement *at, const char *
                                required, "%s", found);
 }
 
+/* What a request is, for messages. */
+static const char *state_of(const replay_request *r) {
+    if (!r->live)
+        return "none that lives";
+    if (!r->resident)
+        return r->saved < 0 ? "a preempted one, not saved" : "a preempted one, saved";
+    if (r->pending)
+        return "one with drafts in flight";
+    return r->saved < 0 ? "one with pages" : "one with pages, saved";
+}
+
 static int engine_failed(const replay_world *w, const replay_statement *at,
                          const tamis_error *error) {
     char text[400];
@@ -204,8 +215,10 @@ static int arrive(replay_world *w, const replay_statement *at) {
 static int share(replay_world *w, const replay_statement *at) {
     replay_request *r = &w->request[at->request], *from = &w->request[at->other];
     int64_t tokens = at->value[0];
-    if (!r->live || !r->resident || r->computed || r->used[0] || r->used[1])
-        return wrong(w, at, "a request that has arrived and computed nothing", "another");
+    /* What was saved is of the history that sharing would replace. */
+    if (!r->live || !r->resident || r->computed || r->used[0] || r->used[1] || r->saved >= 0)
+        return wrong(w, at, "a request that has arrived and computed nothing",
+                     r->computed ? "one with K in its cache" : state_of(r));
     if (!from->live || !from->resident || tokens > from->computed - from->pending)
         return replay_script_error(w->script, at->line, w->script->name[at->other],
                                    "that many tokens in its cache", "%" PRId64,
@@ -234,9 +247,9 @@ static int share(replay_world *w, const replay_statement *at) {
 
 static int accept(replay_world *w, const replay_statement *at) {
     replay_request *r = &w->request[at->request];
-    if (!r->live || at->value[0] > r->pending)
+    if (!r->live || r->pending == 0 || at->value[0] > r->pending)
         return replay_script_error(w->script, at->line, w->script->name[at->request],
-                                   "no more than the drafts that wait", "%" PRId64 " of %d",
+                                   "drafts in flight, and no more than them", "%" PRId64 " of %d",
                                    at->value[0], (int)r->pending);
     r->known -= r->pending - at->value[0];
     r->computed = r->known;
@@ -271,7 +284,7 @@ static int save_layer(replay_world *w, const replay_statement *at, int32_t layer
 static int save(replay_world *w, const replay_statement *at) {
     replay_request *r = &w->request[at->request];
     if (!r->live || !r->resident || r->pending)
-        return wrong(w, at, "a request with pages and no drafts in flight", "another");
+        return wrong(w, at, "a request with pages and no drafts in flight", state_of(r));
     drop_saved(r);
     r->saved = r->computed;
     for (int32_t ratio = 1; ratio <= 2; ratio++)
@@ -308,9 +321,7 @@ static int restore_layer(replay_world *w, const replay_statement *at, int32_t la
 static int restore(replay_world *w, const replay_statement *at) {
     replay_request *r = &w->request[at->request];
     if (!r->live || r->resident || r->saved < 0)
-        return wrong(w, at, "a preempted request that was saved", "another");
-    if (r->saved > r->known)
-        return wrong(w, at, "saved tokens that its history still has", "more");
+        return wrong(w, at, "a preempted request that was saved", state_of(r));
     r->resident = 1;
     r->computed = r->saved;
     if (replay_world_grow(w, at, at->request, r->saved) != STATUS_GOOD)
@@ -337,13 +348,12 @@ int replay_world_do(replay_world *w, const replay_statement *at) {
     default:
         break;
     }
-    int wants_pages = at->verb != VERB_RESUME;
-    if (!r->live || (at->verb != VERB_FINISH && r->resident != wants_pages) ||
-        (at->verb != VERB_FINISH && r->pending))
-        return wrong(w, at,
-                     wants_pages ? "a live request with pages and no drafts in flight"
-                                 : "a preempted request",
-                     "another");
+    if (at->verb == VERB_FINISH && !r->live)
+        return wrong(w, at, "a live request", state_of(r));
+    if (at->verb == VERB_RESUME && (!r->live || r->resident))
+        return wrong(w, at, "a preempted request", state_of(r));
+    if (at->verb == VERB_PREEMPT && (!r->live || !r->resident || r->pending))
+        return wrong(w, at, "a live request with pages and no drafts in flight", state_of(r));
     if (at->verb == VERB_RESUME) {
         r->resident = 1;
         return STATUS_GOOD;

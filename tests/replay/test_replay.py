@@ -112,6 +112,8 @@ def test_replay_random(folder):
         assert first["steps"] >= 60 and first["rows"] > 100
         way = WAYS[seed % len(WAYS)]
         assert replay("--generate", seed, "--steps", "60", *way, "--rows", "1")["digest"] == first["digest"], (seed, way)
+    for seed in (79, 555, 826):  # would begin with a step older than the first
+        replay("--generate", seed, "--steps", "10")
 
 
 def test_replay_generated_is_a_script(folder):
@@ -168,6 +170,15 @@ def test_replay_bad_scripts(folder):
             (GOOD_HEAD + "arrive A prompt=9 seed=1\nresume A\n", 3, "a preempted request"),
             (GOOD_HEAD + "arrive A prompt=9 seed=1\npreempt A\nrestore A\n", 4, "that was saved"),
             (GOOD_HEAD + "arrive A prompt=9 seed=1\nshare A from B tokens=2\n", 3, "in its cache"),
+            (GOOD_HEAD + "arrive A prompt=9 seed=1\naccept A 0\n", 3, "drafts in flight, and no more than them, found 0 of 0"),
+            (GOOD_HEAD + "arrive A prompt=9 seed=1\nfinish A\nfinish A\n", 4, "a live request, found none that lives"),
+            (GOOD_HEAD + "arrive A prompt=9 seed=1\nprefill A\nsave A\npreempt A\nresume A\narrive B prompt=9 seed=2\n"
+             "prefill B\nshare A from B tokens=3\n", 9, "found one with pages, saved"),
+            (GOOD_HEAD + "arrive A prompt=9 seed=1\nprefill A\nagain 3\n", 4, "behind it, found the end"),
+            (GOOD_HEAD + "arrive A prompt=9 seed=1\nprefill A\nwrong layout\nfinish A\n", 4, "behind it, found finish"),
+            (GOOD_HEAD + "arrive A prompt=9 seed=1\nwrong old_step\nprefill A\n", 3, "a step before it"),
+            ("model ratios=1,1 owners=0 index=0,1\narrive A prompt=9 seed=1\nwrong layout\nprefill A\n", 3, "a source and a consumer layer"),
+            ("model ratios=1 owners=0 index=0 context_parallel=2\n", 1, "number of --ranks, found 2"),
             (GOOD_HEAD + "wrong way\n", 2, "consumer_first"), (GOOD_HEAD + "again 0\n", 2, "1 .. 1000"),
             (GOOD_HEAD + "cache positions=16\narrive A prompt=90 seed=1\nprefill A\n", 4, "a free page"),
             (GOOD_HEAD + "limits context=50\narrive A prompt=90 seed=1\n", 3, "limit of context"),
@@ -181,6 +192,7 @@ def test_replay_bad_scripts(folder):
     assert "a byte 0" in bad("replay", path)
     open(path, "w").write(GOOD_HEAD + "refused ratio\n")
     assert Run("replay", path).status == 1
+    assert "256 MiB" in bad("replay", "/dev/zero")
     for args in ([], [os.path.join(folder, "none")], [folder], [path, path, path], ["--generate", "x"], ["--generate", "1", path],
                  [path, "--steps", "4"], [path, "--print"], [path, "--graph"], [path, "--backend", "cuda", "--tier", "ref"],
                  [path, "--page-size", "4"], [path, "--ranks", "65"], [path, "--ranks", "2", "--backend", "cuda"], [path, "--sparse", "maybe"], [script("faults"), path]):
