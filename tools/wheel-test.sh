@@ -36,18 +36,21 @@ sed -n '/^```python$/,/^```$/p;/^It prints/q' bindings/python/README.md | sed '/
 expected=$(sed -n 's/^It prints `\(.*\)`\.$/\1/p' bindings/python/README.md)
 repository=$PWD
 cd "$work"
-found=$(env -u PYTHONPATH -u TAMIS_LIBRARY venv/bin/python script.py)
+unset PYTHONPATH TAMIS_LIBRARY TAMIS_COMMAND
+found=$(venv/bin/python script.py)
 if [ "$found" != "$expected" ] || [ -z "$expected" ]; then
     echo "FAILED: the README's script: required '$expected', found '$found'" && exit 1
 fi
 echo "script: $found"
-env -u PYTHONPATH -u TAMIS_LIBRARY venv/bin/python -c '
+venv/bin/python -c '
 import sys, tamis
 assert "torch" not in sys.modules
 print("import:", tamis.__version__, [tier for tier, runs in tamis.tiers().items() if runs])'
-env -u TAMIS_COMMAND venv/bin/tamis run "$repository/data/trace_a.safetensors" -o result.safetensors | tail -n 1
-env -u PYTHONPATH -u TAMIS_LIBRARY venv/bin/python - "$repository" <<'PYTHON'
+venv/bin/tamis run "$repository/data/trace_a.safetensors" -o result.safetensors | tail -n 1
+venv/bin/python - "$repository" <<'PYTHON'
 import sys, tamis
 print(str(tamis.check(sys.argv[1] + "/data/trace_a.safetensors", "result.safetensors", rows=2)).splitlines()[-1])
 PYTHON
+venv/bin/tamis report "$repository/data/trace_a.safetensors" result.safetensors -o report.html --rows 2 --no-timing
+grep -qi "<!doctype html>" report.html
 echo "wheel: good"
