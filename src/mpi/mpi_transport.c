@@ -17,7 +17,7 @@
 typedef struct mpi_end {
     MPI_Comm comm;
     int64_t timeout_ms;
-    int ranks, broken;
+    int rank, ranks, broken;
     uint8_t *memory; /* with a time limit: a message, then those of all ranks; grows */
     int64_t room;
 } mpi_end;
@@ -95,47 +95,71 @@ static int32_t gather(void *context, const void *send, void *receive, int64_t by
     return end->broken ? -1 : 0;
 }
 
-static tamis_status open_end(MPI_Comm comm, mpi_end *end, tamis_transport *transport,
-                             tamis_error *error) {
-    int rank, ranks;
-    if (MPI_Comm_dup(comm, &end->comm) != MPI_SUCCESS ||
-        MPI_Comm_set_errhandler(end->comm, MPI_ERRORS_RETURN) != MPI_SUCCESS ||
-        MPI_Comm_rank(end->comm, &rank) != MPI_SUCCESS ||
-        MPI_Comm_size(end->comm, &ranks) != MPI_SUCCESS) {
+static tamis_status open_end(MPI_Comm comm, mpi_end *end, tamis_error *error) {
+    if (MPI_Comm_dup(comm, &end->comm) != MPI_SUCCESS) {
+        end->comm = MPI_COMM_NULL;
+        return fail(error, TAMIS_ERROR_TRANSPORT, "comm", "a communicator to duplicate", 0);
+    }
+    if (MPI_Comm_set_errhandler(end->comm, MPI_ERRORS_RETURN) != MPI_SUCCESS ||
+        MPI_Comm_rank(end->comm, &end->rank) != MPI_SUCCESS ||
+        MPI_Comm_size(end->comm, &end->ranks) != MPI_SUCCESS) {
         return fail(error, TAMIS_ERROR_TRANSPORT, "comm", "a communicator that can be used", 0);
     }
-    if (ranks > TAMIS_MAX_RANKS) { /* found by all processes alike */
-        MPI_Comm_free(&end->comm);
-        return fail(error, TAMIS_ERROR_ARGUMENT, "comm", "1 .. 64 processes", ranks);
+    if (end->ranks > TAMIS_MAX_RANKS) { /* found by all processes alike */
+        return fail(error, TAMIS_ERROR_ARGUMENT, "comm", "1 .. 64 processes", end->ranks);
     }
-    end->ranks = ranks;
-    transport->struct_size = (uint32_t)sizeof *transport;
-    transport->rank = rank;
-    transport->ranks = ranks;
-    transport->context = end;
-    transport->allgather = gather;
     return TAMIS_OK;
+}
+
+/* Nobody opens unless all do: the others would wait for who did not. A call without a time limit
+ * does not meet one that has it. */
+static tamis_status agree(const mpi_end *end, tamis_status own, tamis_error *error) {
+    int mine[3] = {own != TAMIS_OK, end->timeout_ms == 0, end->timeout_ms != 0}, any[3];
+    if (MPI_Allreduce(mine, any, 3, MPI_INT, MPI_MAX, end->comm) != MPI_SUCCESS) {
+        return fail(error, TAMIS_ERROR_TRANSPORT, "comm", "a communicator that can be used", 0);
+    }
+    if (own == TAMIS_OK && any[0]) {
+        return fail(error, TAMIS_ERROR_RANKS, "comm", "no process that failed", 1);
+    }
+    if (own == TAMIS_OK && any[1] && any[2]) {
+        return fail(error, TAMIS_ERROR_RANKS, "timeout_ms", "0 for all processes, or for none",
+                    end->timeout_ms);
+    }
+    return own;
 }
 
 tamis_status tamis_mpi_transport_create(MPI_Comm comm, int64_t timeout_ms,
                                         tamis_transport *transport, tamis_error *error) {
+    mpi_end opened = {.timeout_ms = timeout_ms}, *end = malloc(sizeof *end);
+    tamis_status own = TAMIS_OK;
     if (transport == NULL) {
-        return fail(error, TAMIS_ERROR_ARGUMENT, "transport", "a tamis_transport", 0);
+        own = fail(error, TAMIS_ERROR_ARGUMENT, "transport", "a tamis_transport", 0);
+    } else if (timeout_ms < 0 || timeout_ms > INT32_MAX) {
+        own = fail(error, TAMIS_ERROR_ARGUMENT, "timeout_ms", "0 .. 2^31-1", timeout_ms);
+    } else if (end == NULL) {
+        own = fail(error, TAMIS_ERROR_MEMORY, "transport", "memory", 0);
     }
-    memset(transport, 0, sizeof *transport);
-    if (timeout_ms < 0 || timeout_ms > INT32_MAX) {
-        return fail(error, TAMIS_ERROR_ARGUMENT, "timeout_ms", "0 .. 2^31-1", timeout_ms);
+    tamis_status status = open_end(comm, &opened, own == TAMIS_OK ? error : NULL);
+    if (status == TAMIS_OK) {
+        status = agree(&opened, own, error);
     }
-    mpi_end *end = calloc(1, sizeof *end);
-    if (end == NULL) {
-        return fail(error, TAMIS_ERROR_MEMORY, "transport", "memory", 0);
+    if (transport != NULL) {
+        memset(transport, 0, sizeof *transport);
     }
-    end->timeout_ms = timeout_ms;
-    tamis_status status = open_end(comm, end, transport, error);
-    if (status != TAMIS_OK) {
+    if (own != TAMIS_OK || status != TAMIS_OK) {
+        if (opened.comm != MPI_COMM_NULL) {
+            MPI_Comm_free(&opened.comm);
+        }
         free(end);
+        return own != TAMIS_OK ? own : status;
     }
-    return status;
+    *end = opened;
+    transport->struct_size = (uint32_t)sizeof *transport;
+    transport->rank = end->rank;
+    transport->ranks = end->ranks;
+    transport->context = end;
+    transport->allgather = gather;
+    return TAMIS_OK;
 }
 
 void tamis_mpi_transport_destroy(tamis_transport *transport) {

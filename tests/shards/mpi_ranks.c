@@ -45,6 +45,21 @@ static void same_as_one_rank(int32_t kind, int64_t timeout_ms) {
     release();
 }
 
+/* What one process lacks, all are told, and nobody waits for it. */
+static void created_by_all_or_none(void) {
+    tamis_transport t, *none = NULL;
+    tamis_error error;
+    int last = rank == ranks - 1;
+    int32_t status = tamis_mpi_transport_create(MPI_COMM_WORLD, last ? -1 : 0, &t, &error);
+    assert_int_equal(status, last ? TAMIS_ERROR_ARGUMENT : TAMIS_ERROR_RANKS);
+    assert_null(t.context);
+    status = tamis_mpi_transport_create(MPI_COMM_WORLD, 100, last ? none : &t, &error);
+    assert_int_equal(status, last ? TAMIS_ERROR_ARGUMENT : TAMIS_ERROR_RANKS);
+    status = tamis_mpi_transport_create(MPI_COMM_WORLD, last ? 100 : 0, &t, &error);
+    assert_int_equal(status, ranks > 1 ? TAMIS_ERROR_RANKS : TAMIS_OK);
+    tamis_mpi_transport_destroy(&t);
+}
+
 /* Rank 0 comes late: the others have given up, at once from then on, and what it brings is not
  * written where they had called from. */
 static void one_is_late(void) {
@@ -73,6 +88,7 @@ static void ranks_select_as_one(void **state) {
     for (int32_t kind = 0; kind < SPLIT_KINDS; kind++) {
         same_as_one_rank(kind, kind % 2 ? 60000 : 0);
     }
+    created_by_all_or_none();
     if (ranks > 1) {
         one_is_late();
     }
