@@ -40,7 +40,8 @@ static const struct argp_option option_list[] = {
      "Spread K over N ranks of a context-parallel group, threads of this process", 2},
     {"rows", OPTION_ROWS, "N", 0, "Judge at most N rows of each step (default: all)", 3},
     {"digest", OPTION_DIGEST, NULL, 0,
-     "Print a digest of every selection: the same for every chunk, page size, thread count, tier, "
+     "Print a digest of every selection and published block: the same for every chunk, page size, "
+     "thread count, tier, "
      "backend and number of ranks",
      3},
     {"generate", OPTION_GENERATE, "SEED", 0, "Run a random script instead of SCRIPT", 4},

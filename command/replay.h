@@ -7,11 +7,11 @@
  *   world    requests, their histories, pages             (replay_world.c)
  *   flight   one forward pass as the engine is given it   (replay_flight.c)
  *   plant    a fault put into a flight on purpose         (replay_plant.c)
- *   engine   runs flights through the public API          (replay_cpu.c, replay_ranks.c,
- * replay_cuda.c) judge    the oracle over histories alone              (replay_judge.c)
+ *   engine   runs flights through the public API          (replay_cpu.c, _ranks.c, _cuda.c)
+ *   judge    the oracle over histories alone              (replay_judge.c)
  *
- * The judge sees the script's values, the histories and the inputs; never pages, tables, flights or
- * roles that the library derived.
+ * The judge goes by the script's values, the histories and the inputs; never by K in the cache, by
+ * what the engine was told, or by roles that the library derived. Pages tell it slots, no more.
  */
 #ifndef TAMIS_COMMAND_REPLAY_H
 #define TAMIS_COMMAND_REPLAY_H

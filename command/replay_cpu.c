@@ -295,7 +295,7 @@ static int cpu_allocate(cpu_engine *e, int64_t plan_bytes) {
         uint8_t *k = a->k[s->owner[i]] = malloc(bytes);
         good = good && k;
         for (size_t b = 0; k && b < bytes; b++)
-            k[b] = (uint8_t)replay_mix(b / 8) >> b % 8;
+            k[b] = (uint8_t)(replay_mix(b / 8) >> b % 8 * 8);
     }
     return good;
 }

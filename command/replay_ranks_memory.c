@@ -156,7 +156,7 @@ static int make_rank(ranks_engine *e, replay_rank *rank) {
         uint8_t *k = rank->arrays.k[s->owner[i]] = malloc(bytes);
         good = good && k;
         for (size_t b = 0; k && b < bytes; b++)
-            k[b] = (uint8_t)(replay_mix(b / 8) >> b % 8);
+            k[b] = (uint8_t)(replay_mix(b / 8) >> b % 8 * 8);
     }
     return make_outcomes(rank, s) && good;
 }

@@ -25,7 +25,7 @@ __attribute__((format(printf, 3, 4))) static int wrong(replay *r, const replay_s
 /* Sums over rows, so that neither their order nor the cut into steps matters. */
 static void add_digest(replay *r) {
     const replay_flight *f = &r->flight;
-    int32_t topk = r->script.topk;
+    int32_t topk = r->script.topk, blocks = r->script.blocks;
     for (int32_t i = 0; i < r->script.indexes; i++) {
         const replay_outcome *o = &f->out[r->script.index[i]];
         for (int64_t t = 0; t < f->tokens; t++) {
@@ -36,6 +36,8 @@ static void add_digest(replay *r) {
                 memcpy(&score, &o->scores[c], sizeof score);
                 h = replay_mix(h ^ (uint64_t)(uint32_t)o->positions[c] << 32 ^ score);
             }
+            for (int64_t c = t * blocks; o->blocks && c < (t + 1) * blocks; c++)
+                h = replay_mix(h ^ (uint64_t)(uint32_t)o->blocks[c]);
             r->digest += replay_mix(h ^ (uint64_t)o->counts[t]);
         }
     }
