@@ -106,6 +106,9 @@ tamis_status tamis_cuda_queue_mqa_logits(const tamis_cuda *cuda, const tamis_mqa
                                          int32_t fill, void *stream, tamis_error *error) {
     tamis_mqa_logits_args a = *args;
     void *parameters[] = {&a, &fill};
+    if (tamis_cuda_source_is_fast(args)) {
+        return tamis_cuda_queue_source(cuda, args, fill, stream, error);
+    }
     return tamis_cuda_launch(cuda, geometry(TAMIS_CUDA_mqa_logits_smxx_h32_d64, &a.query),
                              grid_of_rows(cuda, a.rows.count), stream, parameters, error);
 }
