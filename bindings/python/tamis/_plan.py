@@ -186,7 +186,7 @@ class Plan:
         if tokens is None:
             if self.device.kind != "cpu":
                 raise ArgumentError("tokens", f"given for arrays on {self.device}", "None")
-            tokens = int(query_start[-1])
+            tokens = ctypes.c_int32.from_address(q.pointer + 4 * requests).value
         keep: list[Any] = [c, q]
         b = _abi.BatchStruct()
         lib.tamis_batch_default(ctypes.addressof(b))
@@ -331,11 +331,11 @@ class LayerCall:
         for name in Selection._fields:
             given = None if out is None else getattr(out, name)
             if given is not None:
-                self._rows = min(self._rows, int(given.shape[0]))
+                self._rows = min(self._rows, arrays.view(f"out.{name}", given).shape[0])
         for name, dtype in kinds.items():
             given = None if out is None else getattr(out, name)
             make = maker if out is None and name in want else None
-            rows = self._rows if given is None else int(given.shape[0])
+            rows = self._rows if given is None else arrays.view(f"out.{name}", given).shape[0]
             shape = (rows,) if name == "counts" else (rows, topk)
             x, v = output(self.device, name, given, make, dtype, shape)
             if v is not None:

@@ -165,9 +165,11 @@ def longest_row(rows: Rows, device: arrays.Device) -> int:
     """The largest number of positions that a row sees, read on the CPU."""
     if device.kind != "cpu":
         raise ArgumentError("columns", f"given for arrays on {device}", "None")
-    ke = np.asarray(rows.ke)
-    length = ke if rows.ks is None else ke - np.asarray(rows.ks)
-    return max(0, int(length.max())) if length.size else 0
+    views = dict(rows.views(device))
+    length = arrays.int32_values(views["rows.ke"]).astype(np.int64)
+    if "rows.ks" in views:
+        length -= arrays.int32_values(views["rows.ks"])
+    return max(0, int(length.max(initial=0)))
 
 
 def point_published(

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from . import _abi
+from . import _abi, arrays
 from ._backend import Backend
 from ._calls import Call, Stage, float_type, output
 from ._stage_parts import (
@@ -71,9 +71,9 @@ def mqa_logits(
     given = out or Logits(None, None)
     if columns is None:
         if given.logits is not None:
-            columns = int(given.logits.shape[1])
+            columns = arrays.view("out.logits", given.logits).shape[1]
         elif given.block_max is not None and given.logits is None and k.device.kind != "cpu":
-            columns = int(given.block_max.shape[1]) * block_size
+            columns = arrays.view("out.block_max", given.block_max).shape[1] * block_size
         else:
             columns = longest_row(rows, k.device)
     a.columns, a.block_size = columns, block_size
@@ -81,7 +81,7 @@ def mqa_logits(
     made = _logits(call, given.logits, maker if logits else None, dtype, (count, columns))
     width = -(-columns // block_size) if block_size > 0 else 0
     if given.block_max is not None:
-        width = int(given.block_max.shape[1])
+        width = arrays.view("out.block_max", given.block_max).shape[1]
     best, b = output(
         call.device,
         "block_max",
@@ -124,7 +124,7 @@ def block_max(
     a.block_size = block_size
     width = -(-v.shape[1] // block_size) if block_size > 0 else 0
     if out is not None:
-        width = int(out.shape[1])
+        width = arrays.view("out.block_max", out).shape[1]
     maker = Maker(logits, v.device) if out is None else None
     x, b = output(call.device, "block_max", out, maker, "float32", (count, width))
     assert b is not None

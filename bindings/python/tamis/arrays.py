@@ -286,6 +286,15 @@ def require(
     return v
 
 
+def int32_values(v: View) -> Any:
+    """The values of a dense int32 vector on the CPU, as numpy's view of them."""
+    count = v.shape[0]
+    if count == 0:
+        return np.empty(0, np.int32)
+    memory: Any = (ctypes.c_int32 * count).from_address(v.pointer)
+    return np.frombuffer(memory, np.int32)
+
+
 def stride(v: View, dimension: int, least: int = 0) -> int:
     """A stride for a struct: where a dimension has one entry any stride serves, so a legal one."""
     return v.strides[dimension] if v.shape[dimension] > 1 else max(v.strides[dimension], least)

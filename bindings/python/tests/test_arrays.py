@@ -168,3 +168,16 @@ def test_strided_arrays_keep_their_gaps():
         out.selection.positions.base[:, 16:] == 77
     ).all()
     assert all((x.base[..., -3:] == 77).all() for x in query)
+
+
+def test_every_argument_may_be_a_dlpack_object():
+    p = Problem(5, rows=4, starts=True)
+    want = tamis.stages.mqa_logits(p.k, p.rows, p.query, block_max=True)
+    rows = tamis.Rows(*map(Dlpack, p.rows))
+    query = tamis.Query(*map(Dlpack, p.query))
+    k = tamis.KCache.pages(Dlpack(p.k.codes), p.page_size)
+    got = tamis.stages.mqa_logits(k, rows, query, block_max=True)
+    assert np.array_equal(got.logits, want.logits)
+    out = tamis.stages.Logits(np.empty_like(want.logits), np.empty_like(want.block_max))
+    tamis.stages.mqa_logits(k, rows, query, out=tamis.stages.Logits(*map(Dlpack, out)))
+    assert np.array_equal(out.logits, want.logits)
