@@ -125,7 +125,7 @@ static void test_levels(const tamis_cuda *cuda, int64_t count, int tiles) {
     source.workspace_bytes = tamis_cuda_source_workspace(cuda, &source);
     REQUIRE(source.workspace_bytes > 0 && source.workspace_bytes <= (int64_t)256 << 20,
             "a workspace of %lld bytes", (long long)source.workspace_bytes);
-    require_launches(tamis_cuda_source(cuda, &source, machine, &error), &error, 5 * tiles,
+    require_launches(tamis_cuda_source(cuda, &source, machine, &error), &error, 4 * tiles,
                      "source");
     source.workspace_bytes--;
     REQUIRE(tamis_cuda_source(cuda, &source, machine, &error) == TAMIS_ERROR_WORKSPACE &&

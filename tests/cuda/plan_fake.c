@@ -167,13 +167,13 @@ static void runs(void **state) {
     refuse(source(NULL, &step, &good, NULL, &e), TAMIS_ERROR_ARGUMENT, &e, "plan");
     refuse(source(plan, &step, NULL, NULL, &e), TAMIS_ERROR_ARGUMENT, &e, "args");
     assert_int_equal(machine->launches, launches);
-    /* gate; scores, publish, place, publish, place, scores, topk; stamp. gate; scores, topk. */
+    /* gate; scores, publish, scores, topk; stamp. gate; scores, topk. */
     counting_reset();
     counting_begin();
     tamis_status status = source(plan, &step, &good, NULL, &e);
     counting_end();
     succeeded(status, &e, __LINE__);
-    assert_int_equal(machine->launches, launches + 9);
+    assert_int_equal(machine->launches, launches + 6);
     out.blocks = NULL;
     good = layers_args(l, LAYER_CONSUMER, &out);
     counting_begin();
@@ -181,7 +181,7 @@ static void runs(void **state) {
     counting_end();
     succeeded(status, &e, __LINE__);
     assert_int_equal(counting_calls(), 0);
-    assert_int_equal(machine->launches, launches + 12);
+    assert_int_equal(machine->launches, launches + 9);
     tamis_cuda_plan_destroy(plan);
     tamis_cuda_plan_destroy(other);
     tamis_indexer_destroy(indexer);
@@ -228,11 +228,11 @@ static void routes(void **state) {
     assert_int_equal(launched(l, TAMIS_SPARSE_AUTO, rows, border + 1, LAYER_CONSUMER), 5);
     assert_int_equal(launched(l, TAMIS_SPARSE_AUTO, rows, border, LAYER_CONSUMER), 3);
     assert_int_equal(launched(l, TAMIS_SPARSE_AUTO, rows + 1, 300, LAYER_CONSUMER), 3);
-    assert_int_equal(launched(l, TAMIS_SPARSE_AUTO, rows, 300, LAYER_SOURCE), 9);
+    assert_int_equal(launched(l, TAMIS_SPARSE_AUTO, rows, 300, LAYER_SOURCE), 6);
     l = layers_make(fast, one, COUNT(one)); /* rows enough for the machine's 8 multiprocessors */
     assert_int_equal(launched(l, TAMIS_SPARSE_ON, 1, 300, LAYER_CONSUMER), 2);
     assert_int_equal(launched(l, TAMIS_SPARSE_AUTO, 1, 300, LAYER_CONSUMER), 4);
-    assert_int_equal(launched(l, TAMIS_SPARSE_ON, 1, 300, LAYER_SOURCE), 8);
+    assert_int_equal(launched(l, TAMIS_SPARSE_ON, 1, 300, LAYER_SOURCE), 5);
 }
 
 static int after(void **state) {

@@ -64,7 +64,7 @@ __device__ inline int scan(bool flag, int *warps, int *total) {
 
 extern "C" __global__ void __launch_bounds__(tamis::kExpandThreads)
     tamis_expand_smxx(const __grid_constant__ tamis_expand_args a, const int32_t *listed,
-                      int64_t limit) {
+                      uint32_t *zeroed, int64_t limit) {
     extern __shared__ int32_t ids[];
     __shared__ int warps[tamis::kExpandThreads / 32];
     int padded = 1;
@@ -128,6 +128,9 @@ extern "C" __global__ void __launch_bounds__(tamis::kExpandThreads)
             out[i] = fill;
         }
         if (threadIdx.x == 0) {
+            if (zeroed) {
+                zeroed[r] = 0;
+            }
             int64_t tail = min((int64_t)a.block_size, row.length - last * a.block_size);
             if (a.columns) {
                 a.columns[r] = count == 0 ? 0 : (int32_t)((count - 1) * a.block_size + tail);

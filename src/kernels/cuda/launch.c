@@ -14,9 +14,15 @@ enum {
     GATHER_CTAS_PER_INTERVAL = 64,
     FAST_CTAS_PER_MULTIPROCESSOR = 2,
     FAST_WARPS = 8,
-    STEP_BLOCKS = 4,     /* of a warp of the fast scorer */
-    GROUP_STEPS = 8,     /* at most */
-    POOL_COLUMNS = 16384 /* whose keys fit shared memory */
+    STEP_BLOCKS = 4,      /* of a warp of the fast scorer */
+    GROUP_STEPS = 8,      /* at most */
+    POOL_COLUMNS = 16384, /* whose keys fit shared memory */
+    SPLIT_WARPS = 16,
+    FEW_ROWS = 264,
+    TEAM_CTAS = 8, /* of publish.cu's clusters */
+    TEAM_BLOCKS = 131072,
+    TEAM_ROWS = 16,
+    CANDIDATE_BYTES = 8192 * 8
 };
 
 static const unsigned threads_of[TAMIS_CUDA_KERNEL_COUNT] = {
@@ -113,20 +119,43 @@ tamis_status tamis_cuda_queue_mqa_logits(const tamis_cuda *cuda, const tamis_mqa
                              grid_of_rows(cuda, a.rows.count), stream, parameters, error);
 }
 
+/* By clusters where they pay: few rows, whose maxima fit a cluster's registers. */
+tamis_status tamis_cuda_queue_lists(const tamis_cuda *cuda, const tamis_publish_job *job,
+                                    void *stream, tamis_error *error) {
+    tamis_publish_job j = *job;
+    tamis_grid grid = grid_of_row_ctas(j.rows.count);
+    void *parameters[] = {&j};
+    grid.shared = CANDIDATE_BYTES;
+    if (cuda->kernels[TAMIS_CUDA_publish_team_sm90] && j.rows.count <= TEAM_ROWS &&
+        j.limit <= (int64_t)TEAM_BLOCKS * j.block_size) {
+        grid.x *= TEAM_CTAS;
+        return tamis_cuda_launch(cuda, TAMIS_CUDA_publish_team_sm90, grid, stream, parameters,
+                                 error);
+    }
+    return tamis_cuda_launch(cuda, TAMIS_CUDA_publish_smxx, grid, stream, parameters, error);
+}
+
 tamis_status tamis_cuda_queue_publish(const tamis_cuda *cuda, const tamis_publish_args *args,
                                       int64_t limit, void *stream, tamis_error *error) {
-    tamis_publish_args a = *args;
-    void *parameters[] = {&a, &limit};
-    return tamis_cuda_launch(cuda, TAMIS_CUDA_publish_smxx, grid_of_row_ctas(a.rows.count), stream,
-                             parameters, error);
+    tamis_publish_job job = {0};
+    job.rows = args->rows;
+    job.block_max = args->block_max;
+    job.block_max_stride = args->block_max_stride;
+    job.limit = limit;
+    job.block_size = args->block_size;
+    job.list[0].blocks = args->blocks;
+    job.list[0].blocks_stride = args->blocks_stride;
+    job.list[0].counts = args->counts;
+    job.list[0].width = args->topk_blocks;
+    return tamis_cuda_queue_lists(cuda, &job, stream, error);
 }
 
 tamis_status tamis_cuda_queue_expand(const tamis_cuda *cuda, const tamis_expand_args *args,
-                                     const int32_t *listed, int64_t limit, void *stream,
-                                     tamis_error *error) {
+                                     const int32_t *listed, uint32_t *zeroed, int64_t limit,
+                                     void *stream, tamis_error *error) {
     tamis_expand_args a = *args;
     tamis_grid grid = grid_of_row_ctas(a.rows.count);
-    void *parameters[] = {&a, &listed, &limit};
+    void *parameters[] = {&a, &listed, &zeroed, &limit};
     grid.shared = 4;
     while (grid.shared < a.width * 4) { /* the kernel sorts a power of two */
         grid.shared *= 2;
@@ -152,18 +181,37 @@ tamis_status tamis_cuda_queue_sparse_mqa_logits(const tamis_cuda *cuda,
                              grid_of_rows(cuda, a.rows.count), stream, parameters, error);
 }
 
+/* A row's CTAs: as many as the device has for it. Steps of a warp's group: its part, if short. */
+static tamis_status queue_split(const tamis_cuda *cuda, const tamis_sparse_mqa_logits_args *score,
+                                const tamis_selection *selection, uint32_t *done, void *stream,
+                                tamis_error *error) {
+    tamis_sparse_mqa_logits_args a = *score;
+    tamis_selection out = *selection;
+    int64_t parts = cuda->multiprocessors / a.rows.count;
+    parts = parts < 1 ? 1 : parts;
+    int64_t each = a.width / (parts * SPLIT_WARPS * STEP_BLOCKS);
+    int32_t steps = (int32_t)least(each < 1 ? 1 : each, GROUP_STEPS);
+    tamis_grid grid = {parts, a.rows.count, 0};
+    void *parameters[] = {&a, &out, &done, &steps};
+    return tamis_cuda_launch(cuda, TAMIS_CUDA_consume_split_smxx, grid, stream, parameters, error);
+}
+
 tamis_status tamis_cuda_queue_consume(const tamis_cuda *cuda,
                                       const tamis_sparse_mqa_logits_args *score,
-                                      const tamis_topk_args *topk, int64_t limit, void *stream,
-                                      tamis_error *error) {
+                                      const tamis_topk_args *topk, uint32_t *done, int64_t limit,
+                                      void *stream, tamis_error *error) {
     tamis_sparse_mqa_logits_args a = *score;
     tamis_selection out = topk->selection;
     void *parameters[] = {&a, &out};
     int64_t columns = a.width * a.block_size;
-    if (!scores_fast(score) || columns > POOL_COLUMNS ||
-        a.rows.count < (int64_t)FAST_CTAS_PER_MULTIPROCESSOR * cuda->multiprocessors) {
+    uintptr_t scratch = (uintptr_t)a.logits | (uintptr_t)(a.logits_stride * 4);
+    int few = a.rows.count < FEW_ROWS, split = few && done && (scratch & 15) == 0;
+    if (!scores_fast(score) || columns > POOL_COLUMNS || (few && !split)) {
         TAMIS_TRY(tamis_cuda_queue_sparse_mqa_logits(cuda, score, stream, error));
         return tamis_cuda_queue_topk(cuda, topk, 0, limit, stream, error);
+    }
+    if (split) {
+        return queue_split(cuda, score, &out, done, stream, error);
     }
     tamis_grid grid = grid_of_row_ctas(a.rows.count);
     grid.shared = pool_bytes(columns);
@@ -178,7 +226,6 @@ tamis_status tamis_cuda_queue_topk(const tamis_cuda *cuda, const tamis_topk_args
     if (a.width > POOL_COLUMNS) {
         return tamis_cuda_launch(cuda, TAMIS_CUDA_topk_smxx, grid, stream, parameters, error);
     }
-    grid.shared = pool_bytes(a.width);
     return tamis_cuda_launch(cuda, TAMIS_CUDA_topk_pool_smxx, grid, stream, parameters, error);
 }
 
@@ -242,7 +289,7 @@ tamis_status tamis_cuda_publish(const tamis_cuda *cuda, const tamis_publish_args
 tamis_status tamis_cuda_expand(const tamis_cuda *cuda, const tamis_expand_args *args, void *stream,
                                tamis_error *error) {
     CHECK_STAGE(expand);
-    return tamis_cuda_queue_expand(cuda, args, NULL, INT32_MAX, stream, error);
+    return tamis_cuda_queue_expand(cuda, args, NULL, NULL, INT32_MAX, stream, error);
 }
 
 tamis_status tamis_cuda_sparse_mqa_logits(const tamis_cuda *cuda,

@@ -7,6 +7,7 @@
 #define TAMIS_CUDA_LAUNCH_H
 
 #include "kernels/cuda/backend.h"
+#include "kernels/cuda/publish_args.h"
 #include "kernels/cuda/topk_args.h"
 
 typedef struct tamis_grid {
@@ -34,19 +35,25 @@ tamis_status tamis_cuda_queue_source(const tamis_cuda *cuda, const tamis_mqa_log
                                      int32_t fill, void *stream, tamis_error *error);
 tamis_status tamis_cuda_queue_publish(const tamis_cuda *cuda, const tamis_publish_args *args,
                                       int64_t limit, void *stream, tamis_error *error);
-/* listed: candidates of each row that count, a device array; NULL: all. */
+/* Lists of blocks from the same maxima, by one kernel. */
+tamis_status tamis_cuda_queue_lists(const tamis_cuda *cuda, const tamis_publish_job *job,
+                                    void *stream, tamis_error *error);
+/* listed: candidates of each row that count, a device array; NULL: all. zeroed:
+ * [rows.count] words made 0, or NULL. */
 tamis_status tamis_cuda_queue_expand(const tamis_cuda *cuda, const tamis_expand_args *args,
-                                     const int32_t *listed, int64_t limit, void *stream,
-                                     tamis_error *error);
+                                     const int32_t *listed, uint32_t *zeroed, int64_t limit,
+                                     void *stream, tamis_error *error);
 tamis_status tamis_cuda_queue_sparse_mqa_logits(const tamis_cuda *cuda,
                                                 const tamis_sparse_mqa_logits_args *args,
                                                 void *stream, tamis_error *error);
 /* Both of a consumer: the scores of score, then topk over them. One kernel where that is faster:
- * score->logits is then left alone. topk has score's rows and blocks; its columns are NULL. */
+ * score->logits then holds anything. topk has score's rows and blocks; its columns are NULL.
+ * done: [rows.count] words on the device that are 0, and are 0 again afterwards; NULL: few rows
+ * take two kernels. */
 tamis_status tamis_cuda_queue_consume(const tamis_cuda *cuda,
                                       const tamis_sparse_mqa_logits_args *score,
-                                      const tamis_topk_args *topk, int64_t limit, void *stream,
-                                      tamis_error *error);
+                                      const tamis_topk_args *topk, uint32_t *done, int64_t limit,
+                                      void *stream, tamis_error *error);
 /* how: bits of TAMIS_TOPK_*. */
 tamis_status tamis_cuda_queue_topk(const tamis_cuda *cuda, const tamis_topk_args *args, int32_t how,
                                    int64_t limit, void *stream, tamis_error *error);

@@ -3,8 +3,9 @@
  * launch_levels.c: the two levels composed of stages, tile of rows after tile of rows, in a
  * workspace whose size depends on the arguments' fields alone.
  *
- *   consume  expand -> sparse_mqa_logits -> topk, the last two in one kernel where that is faster
- *   source   mqa_logits (block maxima) -> publish -> consume over the row's own blocks
+ *   consume  expand -> sparse_mqa_logits and topk, in one kernel where that is faster
+ *   source   mqa_logits (block maxima) -> publish, also a list of the best topk + 1 blocks, which
+ *            hold the row's own selection -> consume over these
  *   dense    mqa_logits (scores) -> expand -> topk of the scores at listed positions
  */
 #include <stddef.h>
@@ -20,9 +21,8 @@ static const int64_t tile_bytes = (int64_t)256 << 20;
 /* Bytes of one row in each part of the workspace: parts are tile after tile of equal lines. */
 typedef struct parts {
     int64_t scores; /* of all positions, or block maxima */
-    int64_t list;   /* own blocks of a source */
-    int64_t blocks; /* expanded blocks */
-    int64_t counts; /* how many */
+    int64_t blocks; /* expanded, or a source's own */
+    int64_t counts; /* how many, and how many CTAs of the row are done: a half each */
     int64_t pool;   /* scores of the blocks' positions */
     int64_t rows;   /* of a tile */
 } parts;
@@ -32,7 +32,7 @@ static int64_t line(int64_t elements) {
 }
 
 static int64_t row_bytes(const parts *p) {
-    return p->scores + p->list + p->blocks + p->counts + p->pool;
+    return p->scores + p->blocks + p->counts + p->pool;
 }
 
 static void fit(parts *p, int64_t rows) {
@@ -73,6 +73,10 @@ static tamis_consume_args consume_at(const tamis_consume_args *args, int64_t r, 
     return tile;
 }
 
+static uint32_t *done_of(void *workspace, const parts *p) {
+    return (uint32_t *)part_at(workspace, p, p->scores + p->blocks) + p->rows * (p->counts / 8);
+}
+
 /* Expands the lists of a tile into its blocks and counts. */
 static tamis_status expand_tile(const tamis_cuda *cuda, const tamis_consume_args *tile,
                                 const parts *p, void *workspace, void *stream, tamis_error *error) {
@@ -82,10 +86,10 @@ static tamis_status expand_tile(const tamis_cuda *cuda, const tamis_consume_args
     expand.width = tile->width;
     expand.candidates = tile->blocks;
     expand.candidates_stride = tile->blocks_stride;
-    expand.blocks = part_at(workspace, p, p->scores + p->list);
+    expand.blocks = part_at(workspace, p, p->scores);
     expand.blocks_stride = p->blocks / 4;
-    expand.counts = part_at(workspace, p, p->scores + p->list + p->blocks);
-    return tamis_cuda_queue_expand(cuda, &expand, tile->counts,
+    expand.counts = part_at(workspace, p, p->scores + p->blocks);
+    return tamis_cuda_queue_expand(cuda, &expand, tile->counts, done_of(workspace, p),
                                    tamis_cuda_limit(&tile->rows, &tile->k), stream, error);
 }
 
@@ -96,19 +100,18 @@ static tamis_topk_args topk_of_tile(const tamis_consume_args *tile, const parts 
     topk.block_size = tile->block_size;
     topk.rows = tile->rows;
     topk.width = tile->width * tile->block_size;
-    topk.blocks = part_at(workspace, p, p->scores + p->list);
+    topk.blocks = part_at(workspace, p, p->scores);
     topk.blocks_stride = p->blocks / 4;
     topk.page_size = tile->k.page_size;
     topk.selection = tile->selection;
     return topk;
 }
 
-static tamis_status consume_tile(const tamis_cuda *cuda, const tamis_consume_args *tile,
-                                 const parts *p, void *workspace, void *stream,
-                                 tamis_error *error) {
+/* Selects among the blocks that the workspace lists. */
+static tamis_status select_tile(const tamis_cuda *cuda, const tamis_consume_args *tile,
+                                const parts *p, void *workspace, void *stream, tamis_error *error) {
     tamis_topk_args topk = topk_of_tile(tile, p, workspace);
     tamis_sparse_mqa_logits_args score = {0};
-    TAMIS_TRY(expand_tile(cuda, tile, p, workspace, stream, error));
     score.numerics = tile->numerics;
     score.k = tile->k;
     score.rows = tile->rows;
@@ -118,15 +121,22 @@ static tamis_status consume_tile(const tamis_cuda *cuda, const tamis_consume_arg
     score.width = tile->width;
     score.blocks = topk.blocks;
     score.blocks_stride = topk.blocks_stride;
-    score.counts = part_at(workspace, p, p->scores + p->list + p->blocks);
-    score.logits = part_at(workspace, p, p->scores + p->list + p->blocks + p->counts);
+    score.counts = part_at(workspace, p, p->scores + p->blocks);
+    score.logits = part_at(workspace, p, p->scores + p->blocks + p->counts);
     score.logits_stride = p->pool / 4;
     score.physical = tile->physical;
     score.physical_stride = tile->physical_stride;
     topk.logits = score.logits;
     topk.logits_stride = score.logits_stride;
-    return tamis_cuda_queue_consume(cuda, &score, &topk, tamis_cuda_limit(&tile->rows, &tile->k),
-                                    stream, error);
+    return tamis_cuda_queue_consume(cuda, &score, &topk, done_of(workspace, p),
+                                    tamis_cuda_limit(&tile->rows, &tile->k), stream, error);
+}
+
+static tamis_status consume_tile(const tamis_cuda *cuda, const tamis_consume_args *tile,
+                                 const parts *p, void *workspace, void *stream,
+                                 tamis_error *error) {
+    TAMIS_TRY(expand_tile(cuda, tile, p, workspace, stream, error));
+    return select_tile(cuda, tile, p, workspace, stream, error);
 }
 
 int64_t tamis_cuda_consume_workspace(const tamis_cuda *cuda, const tamis_consume_args *args) {
@@ -159,21 +169,11 @@ static int selects(const tamis_selection *out) {
     return out->positions || out->slots || out->scores || out->counts;
 }
 
-/* The published list holds the row's own best positions when it is longer than topk. */
-static int own_list_is_published(const tamis_source_args *args) {
-    return args->blocks && args->topk_blocks > args->selection.topk;
-}
-
-static int64_t own_width(const tamis_source_args *args) {
-    return own_list_is_published(args) ? args->topk_blocks : args->selection.topk + 1;
-}
-
 static parts source_parts(const tamis_source_args *args) {
     parts p = {0};
     p.scores = line(tamis_blocks_of(tamis_cuda_limit(&args->rows, &args->k), args->block_size) + 1);
     if (selects(&args->selection)) {
-        p.list = own_list_is_published(args) ? 0 : line(own_width(args));
-        add_consumer(&p, own_width(args), args->block_size);
+        add_consumer(&p, args->selection.topk + 1, args->block_size);
     }
     fit(&p, args->rows.count);
     return p;
@@ -196,7 +196,7 @@ static tamis_consume_args consumer_of(const tamis_source_args *args) {
     consume.rows = args->rows;
     consume.query = args->query;
     consume.block_size = args->block_size;
-    consume.width = own_width(args);
+    consume.width = args->selection.topk + 1;
     consume.selection = args->selection;
     return consume;
 }
@@ -214,47 +214,45 @@ static tamis_status score_tile(const tamis_cuda *cuda, const tamis_consume_args 
     return tamis_cuda_queue_mqa_logits(cuda, &score, 0, stream, error);
 }
 
-/* Publishes the tile's rows r, r + 1, .. to the caller's arrays, or (own) to a list of the tile. */
+/* The caller's list of the tile's rows r, r + 1, .. and the tile's own, the wider one first. */
 static tamis_status publish_tile(const tamis_cuda *cuda, const tamis_source_args *args,
-                                 const tamis_consume_args *tile, int64_t r, const parts *p, int own,
+                                 const tamis_consume_args *tile, int64_t r, const parts *p,
                                  void *stream, tamis_error *error) {
-    tamis_publish_args publish = {0};
-    publish.block_size = args->block_size;
-    publish.rows = tile->rows;
-    publish.block_max = args->workspace;
-    publish.block_max_stride = p->scores / 4;
-    if (own) {
-        publish.topk_blocks = (int32_t)own_width(args);
-        publish.blocks = part_at(args->workspace, p, p->scores);
-        publish.blocks_stride = p->list / 4;
-    } else {
-        publish.topk_blocks = args->topk_blocks;
-        publish.blocks = args->blocks + r * args->blocks_stride;
-        publish.blocks_stride = args->blocks_stride;
-        publish.counts = args->counts ? args->counts + r : NULL;
+    tamis_publish_job job = {0};
+    int own = selects(&args->selection),
+        wider = own && args->blocks && tile->width > args->topk_blocks;
+    job.block_size = args->block_size;
+    job.rows = tile->rows;
+    job.block_max = args->workspace;
+    job.block_max_stride = p->scores / 4;
+    job.limit = tamis_cuda_limit(&tile->rows, &tile->k);
+    if (args->blocks) {
+        tamis_block_list *list = &job.list[wider];
+        list->width = args->topk_blocks;
+        list->blocks = args->blocks + r * args->blocks_stride;
+        list->blocks_stride = args->blocks_stride;
+        list->counts = args->counts ? args->counts + r : NULL;
     }
-    return tamis_cuda_queue_publish(cuda, &publish, tamis_cuda_limit(&tile->rows, &tile->k), stream,
-                                    error);
+    if (own) {
+        tamis_block_list *list = &job.list[args->blocks && !wider];
+        list->width = (int32_t)tile->width;
+        list->placed = part_at(args->workspace, p, p->scores);
+        list->placed_stride = p->blocks / 4;
+        list->counts = part_at(args->workspace, p, p->scores + p->blocks);
+        job.zeroed = done_of(args->workspace, p);
+    }
+    return tamis_cuda_queue_lists(cuda, &job, stream, error);
 }
 
 static tamis_status source_tile(const tamis_cuda *cuda, const tamis_source_args *args, int64_t r,
                                 int64_t count, const parts *p, void *stream, tamis_error *error) {
     tamis_consume_args whole = consumer_of(args), tile = consume_at(&whole, r, count);
     TAMIS_TRY(score_tile(cuda, &tile, p, args->workspace, stream, error));
-    if (args->blocks) {
-        TAMIS_TRY(publish_tile(cuda, args, &tile, r, p, 0, stream, error));
-        tile.blocks = args->blocks + r * args->blocks_stride;
-        tile.blocks_stride = args->blocks_stride;
+    if (args->blocks || selects(&args->selection)) {
+        TAMIS_TRY(publish_tile(cuda, args, &tile, r, p, stream, error));
     }
-    if (!selects(&args->selection)) {
-        return TAMIS_OK;
-    }
-    if (!own_list_is_published(args)) {
-        TAMIS_TRY(publish_tile(cuda, args, &tile, r, p, 1, stream, error));
-        tile.blocks = part_at(args->workspace, p, p->scores);
-        tile.blocks_stride = p->list / 4;
-    }
-    return consume_tile(cuda, &tile, p, args->workspace, stream, error);
+    return selects(&args->selection) ? select_tile(cuda, &tile, p, args->workspace, stream, error)
+                                     : TAMIS_OK;
 }
 
 tamis_status tamis_cuda_source(const tamis_cuda *cuda, const tamis_source_args *args, void *stream,

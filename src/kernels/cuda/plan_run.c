@@ -2,8 +2,8 @@
 /*
  * plan_run.c: one layer of a step on the device, tile of rows after tile of rows.
  *
- *   source    gate, then per tile: block maxima -> publish -> place; the best topk + 1 blocks ->
- *             place -> their scores -> topk (docs/numerics.md: they hold the selection); then stamp
+ *   source    gate, then per tile: block maxima -> publish, also the best topk + 1 blocks -> their
+ *             scores -> topk (docs/numerics.md: they hold the selection); then stamp
  *   consumer  gate with the stamp, then per tile: scores of the placed blocks -> topk; on the dense
  *             route scores of everything -> topk of those at listed positions
  *
@@ -19,7 +19,7 @@
 #include "kernels/cuda/plan_cuda.h"
 #include "kernels/rows.h"
 
-enum { GATE_THREADS = 256, MAX_CTAS = 65535 };
+enum { GATE_THREADS = 256 };
 
 typedef struct layer_run {
     tamis_cuda_plan *plan;
@@ -163,38 +163,39 @@ static tamis_status queue_stamp(const layer_run *run, tamis_error *error) {
                              parameters, error);
 }
 
-static tamis_status queue_publish(const layer_run *run, const row_tile *t, block_list to,
-                                  tamis_error *error) {
-    tamis_publish_args publish = {0};
-    publish.block_size = run->layer.block_size;
-    publish.topk_blocks = to.width;
-    publish.rows = t->rows;
-    publish.block_max = part(run, TAMIS_TILE_MAXIMA);
-    publish.block_max_stride = run->tiling.each[TAMIS_TILE_MAXIMA] / 4;
-    publish.blocks = to.blocks;
-    publish.blocks_stride = to.width;
-    publish.counts = to.counts;
-    return tamis_cuda_queue_publish(run->plan->cuda, &publish, run->plan->longest, run->stream,
-                                    error);
+/* A list's ids and places, as one list of a publish. */
+static tamis_block_list list_to(const layer_run *run, block_list l) {
+    tamis_block_list to = {0};
+    to.blocks = l.blocks;
+    to.counts = l.counts;
+    to.placed = l.placed;
+    to.blocks_stride = to.placed_stride = to.width = l.width;
+    to.page_size = run->layer.args->k.page_size;
+    return to;
 }
 
-/* copy: the caller's blocks of the tile's first row, or NULL. */
-static tamis_status queue_place(const layer_run *run, const row_tile *t, block_list l,
-                                int32_t *copy, tamis_error *error) {
-    tamis_place_args place = {0};
-    void *parameters[] = {&place};
-    int64_t ctas = t->rows.count < MAX_CTAS ? t->rows.count : MAX_CTAS;
-    place.rows = t->rows;
-    place.blocks = l.blocks;
-    place.counts = l.counts;
-    place.placed = l.placed;
-    place.copy = copy;
-    place.copy_stride = run->layer.args->blocks_stride;
-    place.width = l.width;
-    place.block_size = run->layer.block_size;
-    place.page_size = run->layer.args->k.page_size;
-    return tamis_cuda_launch(run->plan->cuda, TAMIS_CUDA_place_smxx, (tamis_grid){ctas, 1, 0},
-                             run->stream, parameters, error);
+/* The step's list, where the layer is a source, and the tile's own, where it selects. */
+static tamis_status queue_lists(const layer_run *run, const row_tile *t, int selects,
+                                tamis_error *error) {
+    const tamis_layer_args *args = run->layer.args;
+    const int source = run->layer.role.role == TAMIS_ROLE_SOURCE;
+    const int wider = source && selects && own(run).width > run->layer.topk_blocks;
+    tamis_publish_job job = {0};
+    job.rows = t->rows;
+    job.block_max = part(run, TAMIS_TILE_MAXIMA);
+    job.block_max_stride = run->tiling.each[TAMIS_TILE_MAXIMA] / 4;
+    job.limit = run->plan->longest;
+    job.block_size = run->layer.block_size;
+    if (source) {
+        tamis_block_list *list = &job.list[wider];
+        *list = list_to(run, published(run, t));
+        list->copy = args->blocks ? args->blocks + t->r * args->blocks_stride : NULL;
+        list->copy_stride = args->blocks_stride;
+    }
+    if (selects) {
+        job.list[source && !wider] = list_to(run, own(run));
+    }
+    return tamis_cuda_queue_lists(run->plan->cuda, &job, run->stream, error);
 }
 
 /* Scores of everything a row sees, or their block maxima. */
@@ -249,7 +250,8 @@ static tamis_status queue_sparse(const layer_run *run, const row_tile *t, block_
     score.logits_stride = topk.logits_stride;
     score.physical = paged(run) ? l.placed : NULL;
     score.physical_stride = l.width;
-    return tamis_cuda_queue_consume(run->plan->cuda, &score, &topk, run->limit, run->stream, error);
+    return tamis_cuda_queue_consume(run->plan->cuda, &score, &topk, run->plan->done + t->r,
+                                    run->limit, run->stream, error);
 }
 
 /*
@@ -279,19 +281,12 @@ static int selects(const tamis_selection *out) {
 }
 
 static tamis_status source_tile(const layer_run *run, const row_tile *t, tamis_error *error) {
-    const tamis_layer_args *args = run->layer.args;
+    const int own_selection = selects(&t->selection);
     TAMIS_TRY(queue_scores(run, t, NULL, part(run, TAMIS_TILE_MAXIMA), error));
-    if (run->layer.role.role == TAMIS_ROLE_SOURCE) {
-        int32_t *copy = args->blocks ? args->blocks + t->r * args->blocks_stride : NULL;
-        TAMIS_TRY(queue_publish(run, t, published(run, t), error));
-        TAMIS_TRY(queue_place(run, t, published(run, t), copy, error));
+    if (own_selection || run->layer.role.role == TAMIS_ROLE_SOURCE) {
+        TAMIS_TRY(queue_lists(run, t, own_selection, error));
     }
-    if (!selects(&t->selection)) {
-        return TAMIS_OK;
-    }
-    TAMIS_TRY(queue_publish(run, t, own(run), error));
-    TAMIS_TRY(queue_place(run, t, own(run), NULL, error));
-    return queue_sparse(run, t, own(run), error);
+    return own_selection ? queue_sparse(run, t, own(run), error) : TAMIS_OK;
 }
 
 static tamis_status consumer_tile(const layer_run *run, const row_tile *t, tamis_error *error) {

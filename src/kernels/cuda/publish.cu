@@ -1,30 +1,353 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * publish.cu: the best blocks of each row, the newest always among them. One CTA a row. Lengths are
- * clamped to `limit`, which block_max has maxima for.
+ * publish.cu: the best blocks of each row, the newest always among them, as one
+ * list or two.
+ *
+ * By one CTA maxima are read twice: for a bound that enough blocks reach (each
+ * thread keeps its best four), then for the candidates at or above it, a few
+ * times as many as are wanted. Where those do not fit (scores mostly equal),
+ * the cut is found over the maxima themselves. By a cluster of CTAs they are
+ * read once and stay in registers.
  */
-#include "select.cuh"
+#include "pool.cuh"
+#include "publish_args.h"
 
-extern "C" __global__ void __launch_bounds__(tamis::kSelectThreads)
-    tamis_publish_smxx(const __grid_constant__ tamis_publish_args a, int64_t limit) {
-    __shared__ tamis::SelectShared shared;
-    for (int64_t r = blockIdx.x; r < a.rows.count; r += gridDim.x) {
-        tamis::Row row = tamis::row_of(a.rows, r, INT32_MAX);
-        int64_t n = tamis_blocks_of(min(row.length, limit), a.block_size);
-        uint32_t want = (uint32_t)min(n, (int64_t)a.topk_blocks);
-        const float *maxima = a.block_max + r * a.block_max_stride;
-        int32_t *out = a.blocks + r * a.blocks_stride;
-        auto key = [&](int64_t i) {
-            return i == n - 1 ? TAMIS_KEY_PINNED : tamis_order_key(maxima[i]);
-        };
-        tamis::select(shared, n, want, key,
-                      [&](int64_t i, uint32_t rank) { out[rank] = (int32_t)i; });
-        for (int64_t i = want + threadIdx.x; i < a.topk_blocks; i += blockDim.x) {
-            out[i] = -1;
+namespace tamis {
+
+constexpr int kPublishThreads = 512, kBoundLevels = 4, kAtOnce = 8;
+constexpr int kCandidates = 8192, kMostBlocks = TAMIS_MAX_TOPK + 1;
+
+/* A row's blocks as keys; the newest first of all. */
+struct Maxima {
+    const float *line;
+    int n;
+
+    __device__ float load(int i) const {
+        return i < n ? line[i] : 0.0f;
+    }
+    __device__ uint32_t key_of(int i, float value) const {
+        return i >= n ? 0 : i == n - 1 ? TAMIS_KEY_PINNED : pool_key(value);
+    }
+};
+
+__device__ inline Maxima maxima_of(const tamis_publish_job &a, int64_t r, const Row &row) {
+    return {a.block_max + r * a.block_max_stride,
+            (int)tamis_blocks_of(min(row.length, a.limit), a.block_size)};
+}
+
+/* A row's list, its ids by rank in shared memory, by the threads of one CTA. */
+__device__ inline void write_list(const tamis_block_list &to, const tamis_publish_job &a, int64_t r,
+                                  const Row &row, const int32_t *ids, uint32_t count) {
+    const int32_t anchor = (int32_t)(row.start / a.block_size);
+    for (uint32_t i = threadIdx.x; i < (uint32_t)to.width; i += blockDim.x) {
+        int32_t id = i < count ? ids[i] : -1, placed = -1;
+        if (to.blocks) {
+            to.blocks[r * to.blocks_stride + i] = id;
         }
-        if (a.counts && threadIdx.x == 0) {
-            a.counts[r] = (int32_t)want;
+        if (to.copy) {
+            to.copy[r * to.copy_stride + i] = id;
         }
+        if (to.placed) {
+            if (id >= 0 && to.page_size) {
+                int64_t slot = tamis_slot_of(row.pages, to.page_size, (int64_t)id * a.block_size);
+                placed = (int32_t)(slot / a.block_size);
+            } else if (id >= 0) {
+                placed = id + anchor;
+            }
+            to.placed[r * to.placed_stride + i] = placed;
+        }
+    }
+    if (to.counts && threadIdx.x == 0) {
+        to.counts[r] = (int32_t)count;
+    }
+}
+
+template <int THREADS> struct PublishShared {
+    Pool<THREADS> pool;
+    int32_t order[kMostBlocks];
+    uint32_t above[2][THREADS / 32], tied[2][THREADS / 32];
+};
+
+/* A key that `want` of the maxima reach, or 1. */
+__device__ inline uint32_t bound_of_maxima(PublishShared<kPublishThreads> &s, const Maxima &maxima,
+                                           uint32_t want) {
+    constexpr int kWarps = kPublishThreads / 32;
+    const int lane = threadIdx.x & 31, warp = threadIdx.x / 32;
+    const int level = ((int)want - 1) / kPublishThreads;
+    uint32_t best[kBoundLevels] = {0, 0, 0, 0};
+    for (int base = threadIdx.x; base < maxima.n; base += kAtOnce * kPublishThreads) {
+        float value[kAtOnce];
+#pragma unroll
+        for (int j = 0; j < kAtOnce; j++) {
+            value[j] = maxima.load(base + j * kPublishThreads);
+        }
+#pragma unroll
+        for (int j = 0; j < kAtOnce; j++) {
+            uint32_t key = maxima.key_of(base + j * kPublishThreads, value[j]);
+#pragma unroll
+            for (int l = 0; l < kBoundLevels; l++) {
+                uint32_t more = max(best[l], key);
+                key = min(best[l], key);
+                best[l] = more;
+            }
+        }
+    }
+    uint32_t mine = 0;
+#pragma unroll
+    for (int l = 0; l < kBoundLevels; l++) {
+        mine = l == level ? best[l] : mine;
+    }
+    mine = __reduce_min_sync(kAll, mine);
+    if (lane == 0) {
+        s.above[0][warp] = mine;
+    }
+    __syncthreads();
+    mine = __reduce_min_sync(kAll, lane < kWarps ? s.above[0][lane] : kAll);
+    __syncthreads();
+    return max(mine, 1u);
+}
+
+/* take(i, rank, key) for every key above the cut's and the first `rest` equal
+ * ones, ascending. Returns how many. Whole CTA. */
+template <int THREADS, class Take>
+__device__ inline uint32_t visit_in_order(PublishShared<THREADS> &s, const Maxima &maxima,
+                                          const Cut &cut, Take take) {
+    constexpr int kWarps = THREADS / 32;
+    const int lane = threadIdx.x & 31, warp = threadIdx.x / 32;
+    const unsigned below = (1u << lane) - 1;
+    uint32_t above = 0, tied = 0; /* of earlier rounds */
+    int first = warp * 32 * kAtOnce + lane, round = 0;
+    float value[kAtOnce];
+#pragma unroll
+    for (int j = 0; j < kAtOnce; j++) {
+        value[j] = maxima.load(first + 32 * j);
+    }
+    for (int base = 0; base < maxima.n; base += kAtOnce * THREADS, round ^= 1) {
+        uint32_t key[kAtOnce], is_above[kAtOnce], is_tied[kAtOnce], sum_above = 0, sum_tied = 0;
+#pragma unroll
+        for (int j = 0; j < kAtOnce; j++) {
+            key[j] = maxima.key_of(first + 32 * j, value[j]);
+            is_above[j] = __ballot_sync(kAll, key[j] > cut.key);
+            is_tied[j] = cut.rest ? __ballot_sync(kAll, key[j] == cut.key) : 0;
+            sum_above += (uint32_t)__popc(is_above[j]);
+            sum_tied += (uint32_t)__popc(is_tied[j]);
+        }
+        if (lane == 0) {
+            s.above[round][warp] = sum_above;
+            s.tied[round][warp] = sum_tied;
+        }
+        const int now = first;
+        first += kAtOnce * THREADS;
+#pragma unroll
+        for (int j = 0; j < kAtOnce; j++) { /* of the next round */
+            value[j] = maxima.load(first + 32 * j);
+        }
+        __syncthreads();
+        const uint32_t warp_above = lane < kWarps ? s.above[round][lane] : 0;
+        const uint32_t warp_tied = lane < kWarps ? s.tied[round][lane] : 0;
+        uint32_t a = above + __reduce_add_sync(kAll, lane < warp ? warp_above : 0);
+        uint32_t t = tied + __reduce_add_sync(kAll, lane < warp ? warp_tied : 0);
+        above += __reduce_add_sync(kAll, warp_above);
+        tied += __reduce_add_sync(kAll, warp_tied);
+#pragma unroll
+        for (int j = 0; j < kAtOnce; j++) {
+            uint32_t my_above = a + (uint32_t)__popc(is_above[j] & below);
+            uint32_t my_tied = t + (uint32_t)__popc(is_tied[j] & below);
+            a += (uint32_t)__popc(is_above[j]);
+            t += (uint32_t)__popc(is_tied[j]);
+            if (is_above[j] >> lane & 1 || (is_tied[j] >> lane & 1 && my_tied < cut.rest)) {
+                take(now + 32 * j, my_above + min(my_tied, cut.rest), key[j]);
+            }
+        }
+    }
+    __syncthreads();
+    return above + min(tied, cut.rest);
+}
+
+/* Four maxima of one row as a quad, from memory. */
+__device__ inline uint4 quad_at(const Maxima &maxima, int column) {
+    uint4 q;
+    q.x = maxima.key_of(column, maxima.load(column));
+    q.y = maxima.key_of(column + 1, maxima.load(column + 1));
+    q.z = maxima.key_of(column + 2, maxima.load(column + 2));
+    q.w = maxima.key_of(column + 3, maxima.load(column + 3));
+    return q;
+}
+
+/* The best `want` of the maxima to s.order, without candidates. */
+template <int THREADS>
+__device__ inline void order_all(PublishShared<THREADS> &s, const Maxima &maxima, uint32_t want) {
+    const int chunk = chunk_of(maxima.n, THREADS / 32);
+    const Cut cut = cut_of_all<THREADS, 0>(s.pool, chunk / 128, TAMIS_KEY_PINNED, want, [&](int i) {
+        return quad_at(maxima, quad_column(chunk, i));
+    });
+    visit_in_order(s, maxima, cut, [&](int i, uint32_t rank, uint32_t) { s.order[rank] = i; });
+}
+
+/* The job's lists of a row: from its candidates, or, where they were too many,
+ * from all. */
+template <int THREADS>
+__device__ inline void write_lists(PublishShared<THREADS> &s, const tamis_publish_job &a, int64_t r,
+                                   const Row &row, const Maxima &maxima, const Item *candidates,
+                                   uint32_t count, uint32_t bound) {
+    for (int l = 0; l < 2 && a.list[l].width > 0; l++) {
+        const uint32_t want = min((uint32_t)a.list[l].width, (uint32_t)maxima.n);
+        if (count > kCandidates) {
+            order_all(s, maxima, want);
+        } else {
+            best_of_list<THREADS, kCandidates / THREADS / 4>(s.pool, candidates, count, bound,
+                                                             TAMIS_KEY_PINNED, want, s.order);
+        }
+        write_list(a.list[l], a, r, row, s.order, want);
         __syncthreads();
     }
 }
+
+} // namespace tamis
+
+/* One CTA a row. Dynamic shared memory: the candidates. */
+extern "C" __global__ void __launch_bounds__(tamis::kPublishThreads, 2)
+    tamis_publish_smxx(const __grid_constant__ tamis_publish_job a) {
+    extern __shared__ tamis::Item candidates[];
+    __shared__ tamis::PublishShared<tamis::kPublishThreads> s;
+    tamis::pool_begin(s.pool);
+    for (int64_t r = blockIdx.x; r < a.rows.count; r += gridDim.x) {
+        const tamis::Row row = tamis::row_of(a.rows, r, INT32_MAX);
+        const tamis::Maxima maxima = tamis::maxima_of(a, r, row);
+        const uint32_t most = (uint32_t)min(maxima.n, a.list[0].width);
+        if (a.zeroed && threadIdx.x == 0) {
+            a.zeroed[r] = 0;
+        }
+        const uint32_t bound =
+            maxima.n > tamis::kCandidates ? tamis::bound_of_maxima(s, maxima, most) : 1;
+        const uint32_t count = tamis::visit_in_order(s, maxima, {bound - 1, 0, 0},
+                                                     [&](int i, uint32_t rank, uint32_t key) {
+                                                         if (rank < tamis::kCandidates) {
+                                                             candidates[rank] = {key, (uint32_t)i};
+                                                         }
+                                                     });
+        tamis::write_lists(s, a, r, row, maxima, candidates, count, bound);
+    }
+}
+
+#if !defined(__CUDA_ARCH__) || __CUDA_ARCH__ >= 900
+namespace tamis {
+
+constexpr int kTeamThreads = 1024, kTeamWarps = kTeamThreads / 32, kTeamSize = 8, kTeamQuads = 4;
+
+__device__ inline int team_rank() {
+    uint32_t rank;
+    asm("mov.u32 %0,%%cluster_ctarank;" : "=r"(rank));
+    return (int)rank;
+}
+
+__device__ inline void team_sync() {
+    asm volatile("barrier.cluster.arrive.release.aligned;\n\t"
+                 "barrier.cluster.wait.acquire.aligned;" ::
+                     : "memory");
+}
+
+/* What lies in shared memory here, in the CTA of a rank. */
+template <class T> __device__ inline T *at_rank(T *mine, int rank) {
+    uint64_t there;
+    asm("mapa.u64 %0,%1,%2;" : "=l"(there) : "l"((uint64_t)mine), "r"(rank));
+    return (T *)there;
+}
+
+__device__ inline uint32_t shared_at_rank(const void *mine, int rank) {
+    uint32_t there;
+    asm("mapa.shared::cluster.u32 %0,%1,%2;"
+        : "=r"(there)
+        : "r"((uint32_t)__cvta_generic_to_shared(mine)), "r"(rank));
+    return there;
+}
+
+/* This thread's maxima as quads, all loads in flight. */
+__device__ inline void load_maxima(const Maxima &maxima, int start, int chunk,
+                                   uint4 (&keys)[kTeamQuads]) {
+    const bool aligned = ((uintptr_t)maxima.line & 15) == 0;
+    float4 value[kTeamQuads];
+#pragma unroll
+    for (int i = 0; i < kTeamQuads; i++) {
+        const int c = start + quad_column(chunk, i);
+        value[i] = make_float4(0.0f, 0.0f, 0.0f, 0.0f);
+        if (aligned && 128 * i < chunk && c + 3 < maxima.n) {
+            value[i] = __ldg((const float4 *)(maxima.line + c));
+        }
+    }
+#pragma unroll
+    for (int i = 0; i < kTeamQuads; i++) {
+        const int c = start + quad_column(chunk, i);
+        if (128 * i >= chunk || c >= maxima.n) {
+            keys[i] = make_uint4(0, 0, 0, 0);
+        } else if (aligned && c + 3 < maxima.n) {
+            keys[i] =
+                make_uint4(maxima.key_of(c, value[i].x), maxima.key_of(c + 1, value[i].y),
+                           maxima.key_of(c + 2, value[i].z), maxima.key_of(c + 3, value[i].w));
+        } else {
+            keys[i] = quad_at(maxima, c);
+        }
+    }
+}
+
+} // namespace tamis
+
+/* One cluster a row, for rows of at most 131,072 blocks: each CTA lists its
+ * candidates in the first one's shared memory, which has all of them then.
+ * Dynamic shared memory: the candidates. */
+extern "C" __global__ void __cluster_dims__(tamis::kTeamSize)
+    __launch_bounds__(tamis::kTeamThreads, 1)
+        tamis_publish_team_sm90(const __grid_constant__ tamis_publish_job a) {
+    constexpr int kThreads = tamis::kTeamThreads, kQuads = tamis::kTeamQuads;
+    extern __shared__ tamis::Item candidates[];
+    __shared__ tamis::PublishShared<kThreads> s;
+    __shared__ tamis::Spread spreads[tamis::kTeamSize];
+    __shared__ uint32_t counts[tamis::kTeamSize];
+    const int64_t r = blockIdx.x / tamis::kTeamSize;
+    const int lane = threadIdx.x & 31, rank = tamis::team_rank();
+    const tamis::Row row = tamis::row_of(a.rows, r, INT32_MAX);
+    const tamis::Maxima maxima = tamis::maxima_of(a, r, row);
+    const uint32_t most = (uint32_t)min(maxima.n, a.list[0].width);
+    const int chunk = tamis::chunk_of(maxima.n, tamis::kTeamWarps * tamis::kTeamSize);
+    const int start = rank * tamis::kTeamWarps * chunk;
+    const uint32_t full = chunk ? (uint32_t)(maxima.n / chunk) : 0;
+    uint4 keys[kQuads];
+    tamis::load_maxima(maxima, start, chunk, keys);
+    auto quad = [&](int i) { return keys[i]; };
+    tamis::pool_begin(s.pool);
+    tamis::Spread spread =
+        tamis::bound_of(s.pool, max(tamis::most_of(keys[0]), tamis::most_of(keys[2])),
+                        max(tamis::most_of(keys[1]), tamis::most_of(keys[3])),
+                        full ? (most + full - 1) / full : most);
+    tamis::team_sync(); /* every CTA has begun */
+    if (threadIdx.x < tamis::kTeamSize) {
+        tamis::at_rank(spreads, (int)threadIdx.x)[rank] = spread;
+    }
+    tamis::team_sync();
+    const tamis::Spread none = {0, tamis::kAll, 0};
+    spread = tamis::reduce(lane < tamis::kTeamSize ? spreads[lane] : none);
+    const uint32_t below = spread.sure < most ? 0 : spread.bound;
+    uint32_t marks[1];
+    tamis::marks_above<kQuads>(below, chunk / 128, quad, marks);
+    tamis::Ranks<kQuads> ranks = tamis::rank_marks<kThreads, kQuads>(s.pool.tied, marks);
+    if (threadIdx.x < tamis::kTeamSize) {
+        tamis::at_rank(counts, (int)threadIdx.x)[rank] = ranks.total;
+    }
+    tamis::team_sync();
+    const uint32_t mine = lane < tamis::kTeamSize ? counts[lane] : 0;
+    const uint32_t all = __reduce_add_sync(tamis::kAll, mine);
+    ranks.base += __reduce_add_sync(tamis::kAll, lane < rank ? mine : 0);
+    if (all <= tamis::kCandidates) {
+        tamis::list_marks<kQuads>(ranks, marks, chunk / 128, quad,
+                                  (uint32_t)(start + tamis::quad_column(chunk, 0)),
+                                  tamis::shared_at_rank(candidates, 0));
+    }
+    tamis::team_sync();
+    if (rank == 0) {
+        if (a.zeroed && threadIdx.x == 0) {
+            a.zeroed[r] = 0;
+        }
+        tamis::write_lists(s, a, r, row, maxima, candidates, all, below + 1);
+    }
+}
+#endif

@@ -73,28 +73,6 @@ extern "C" __global__ void __launch_bounds__(256)
     }
 }
 
-extern "C" __global__ void __launch_bounds__(256)
-    tamis_place_smxx(const __grid_constant__ tamis_place_args a) {
-    for (int64_t r = blockIdx.x; r < a.rows.count; r += gridDim.x) {
-        tamis::Row row = tamis::row_of(a.rows, r, INT32_MAX);
-        int32_t anchor = (int32_t)(row.start / a.block_size), count = a.counts[r];
-        const int32_t *blocks = a.blocks + r * a.width;
-        for (int32_t i = threadIdx.x; i < a.width; i += blockDim.x) {
-            int32_t id = blocks[i], placed = -1;
-            if (i < count && a.page_size) {
-                int64_t slot = tamis_slot_of(row.pages, a.page_size, (int64_t)id * a.block_size);
-                placed = (int32_t)(slot / a.block_size);
-            } else if (i < count) {
-                placed = id + anchor;
-            }
-            a.placed[r * a.width + i] = placed;
-            if (a.copy) {
-                a.copy[r * a.copy_stride + i] = id;
-            }
-        }
-    }
-}
-
 /* After the last tile of a publish. */
 extern "C" __global__ void tamis_stamp_smxx(const __grid_constant__ tamis_stamp_args a) {
     bool twice = a.stamp->serial == a.counts->serial;

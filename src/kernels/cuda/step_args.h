@@ -34,17 +34,6 @@ typedef struct tamis_step_fill {
     int32_t decode_threshold; /* new tokens of a decode request at most */
 } tamis_step_fill;
 
-/* Places listed blocks, for every consumer of a step or for a source's own selection. */
-typedef struct tamis_place_args {
-    tamis_rows rows;
-    const int32_t *blocks, *counts; /* [rows][width], [rows] */
-    int32_t *placed;                /* [rows][width]: physical blocks or anchored ids, -1 tail */
-    int32_t *copy;                  /* [rows] rows that get the list as it is, or NULL */
-    int64_t copy_stride;            /* elements */
-    int32_t width, block_size, page_size; /* page_size 0: anchored ids */
-    int32_t reserved;
-} tamis_place_args;
-
 /* Marks the blocks of a step as published. */
 typedef struct tamis_stamp_args {
     const tamis_step_counts *counts;

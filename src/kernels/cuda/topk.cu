@@ -1,8 +1,10 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * topk.cu: the best columns of each row, ascending, as positions, slots and scores. One CTA a row.
- * Keys are shifted by one, so that 0 is left for columns that are not valid.
+ * topk.cu: the best columns of each row, ascending, as positions, slots and
+ * scores. One CTA a row. Keys are shifted by one, so that 0 is left for columns
+ * that are not valid.
  */
+#include "pool.cuh"
 #include "select.cuh"
 #include "topk_args.h"
 
@@ -111,39 +113,111 @@ extern "C" __global__ void __launch_bounds__(tamis::kSelectThreads)
     }
 }
 
-/* The same for rows whose keys fit shared memory. */
-extern "C" __global__ void __launch_bounds__(tamis::kPoolThreads)
-    tamis_topk_pool_smxx(const __grid_constant__ tamis_topk_args a, int32_t how, int64_t limit) {
-    extern __shared__ uint32_t keys[];
-    __shared__ tamis::PoolShared shared;
-    constexpr int kAtOnce = 8; /* loads in flight */
-    const int words = (int)((a.width + 31) / 32);
-    tamis::clear_bins(shared);
+namespace tamis {
+
+constexpr int kPoolTopkThreads = 512, kPoolTopkQuads = 8;
+constexpr int kPoolItems = 4096; /* of its list */
+
+/* This thread's quads: where the first logit lies, and how many of the four
+ * columns are visible. */
+template <int QUADS> struct Quads {
+    int32_t at[QUADS];
+    int live[QUADS];
+};
+
+/* Ids first, all in flight. Elements of a quad lie in one block. */
+template <int QUADS> __device__ inline Quads<QUADS> place_quads(const Columns &columns, int chunk) {
+    const tamis_topk_args &a = columns.a;
+    const int shift = a.block_size == 8 ? 3 : 4;
+    const int64_t anchor = columns.row.start >> shift;
+    const int32_t *blocks = a.blocks ? a.blocks + columns.r * a.blocks_stride : nullptr;
+    int32_t id[QUADS];
+    Quads<QUADS> quads;
+#pragma unroll
+    for (int i = 0; i < QUADS; i++) {
+        const int c = quad_column(chunk, i);
+        const bool load = blocks && 128 * i < chunk && c < columns.columns;
+        id[i] = 0;
+        if (load) {
+            id[i] = __ldg(blocks + (c >> shift));
+        }
+    }
+#pragma unroll
+    for (int i = 0; i < QUADS; i++) {
+        const int c = quad_column(chunk, i);
+        const int64_t in_block = c & (a.block_size - 1);
+        const int64_t j = blocks ? ((id[i] - anchor) << shift) + in_block : c;
+        const int64_t most = min(columns.row.length - j, columns.columns - c);
+        quads.live[i] = 128 * i < chunk && j >= 0 ? (int)clamp(most, 0, 4) : 0;
+        quads.at[i] = columns.gather ? (int32_t)j : c;
+    }
+    return quads;
+}
+
+/* The keys of quads. Whole ones that are aligned take one load, all of them in
+ * flight. */
+template <int QUADS>
+__device__ inline void load_quads(const Columns &columns, const Quads<QUADS> &quads,
+                                  uint4 (&keys)[QUADS]) {
+    const tamis_topk_args &a = columns.a;
+    const int64_t line = columns.r * a.logits_stride;
+    const float *logits = (const float *)a.logits + line;
+    const bool aligned = a.logits_type == TAMIS_F32 && ((uintptr_t)logits & 15) == 0;
+    float4 x[QUADS];
+#pragma unroll
+    for (int i = 0; i < QUADS; i++) {
+        x[i] = make_float4(0.0f, 0.0f, 0.0f, 0.0f);
+        if (aligned && quads.live[i] == 4) {
+            x[i] = __ldg((const float4 *)(logits + quads.at[i]));
+        }
+    }
+#pragma unroll
+    for (int i = 0; i < QUADS; i++) {
+        const int live = quads.live[i];
+        if (live > 0 && !(aligned && live == 4)) {
+            const int64_t at = line + quads.at[i];
+            x[i].x = tamis_load_float(a.logits, a.logits_type, at);
+            x[i].y = tamis_load_float(a.logits, a.logits_type, at + min(1, live - 1));
+            x[i].z = tamis_load_float(a.logits, a.logits_type, at + min(2, live - 1));
+            x[i].w = tamis_load_float(a.logits, a.logits_type, at + min(3, live - 1));
+        }
+        keys[i].x = live > 0 ? pool_key(x[i].x) : 0;
+        keys[i].y = live > 1 ? pool_key(x[i].y) : 0;
+        keys[i].z = live > 2 ? pool_key(x[i].z) : 0;
+        keys[i].w = live > 3 ? pool_key(x[i].w) : 0;
+    }
+}
+
+/* Rows of pools, keys in registers: THREADS * 4 * QUADS columns at most. */
+template <int THREADS, int QUADS>
+__device__ inline void topk_pool(const tamis_topk_args &a, int32_t how, int64_t limit) {
+    __shared__ Pool<THREADS> shared;
+    __shared__ Item list[kPoolItems];
+    uint16_t *order = (uint16_t *)list;
+    pool_begin(shared);
     for (int64_t r = blockIdx.x; r < a.rows.count; r += gridDim.x) {
-        const tamis::Columns columns = tamis::columns_of(a, r, how & TAMIS_TOPK_GATHER, limit);
+        const Columns columns = columns_of(a, r, how & TAMIS_TOPK_GATHER, limit);
         if ((how & TAMIS_TOPK_LIVE_ONLY) && columns.row.length == 0) {
             continue;
         }
-        for (int base = threadIdx.x; base < 32 * words; base += kAtOnce * tamis::kPoolThreads) {
-            uint32_t key[kAtOnce];
-#pragma unroll
-            for (int i = 0; i < kAtOnce; i++) {
-                int c = base + i * tamis::kPoolThreads;
-                key[i] = c < columns.columns ? columns.key(c) : 0;
-            }
-#pragma unroll
-            for (int i = 0; i < kAtOnce; i++) {
-                int c = base + i * tamis::kPoolThreads;
-                if (c < 32 * words) {
-                    tamis::put_key(shared, keys, c, key[i]);
-                }
-            }
+        const int chunk = chunk_of((int)columns.columns, THREADS / 32);
+        uint4 keys[QUADS];
+        load_quads<QUADS>(columns, place_quads<QUADS>(columns, chunk), keys);
+        const uint32_t want = best_of_pool<THREADS, QUADS, kPoolItems>(
+            shared, list, (int)columns.columns, (uint32_t)a.selection.topk,
+            [&](int i) { return keys[i]; }, order);
+        for (uint32_t i = threadIdx.x; i < want; i += THREADS) {
+            columns.write(i, order[i]);
         }
-        __syncthreads();
-        uint32_t want = tamis::select_counted(
-            shared, keys, tamis::marks_of(keys, words), words, (uint32_t)a.selection.topk,
-            [&](int c, uint32_t rank) { columns.write(rank, c); });
-        tamis::write_tail(columns, want);
+        write_tail(columns, want);
         __syncthreads();
     }
+}
+
+} // namespace tamis
+
+/* The same for pools of 16,384 columns at most. */
+extern "C" __global__ void __launch_bounds__(tamis::kPoolTopkThreads, 2)
+    tamis_topk_pool_smxx(const __grid_constant__ tamis_topk_args a, int32_t how, int64_t limit) {
+    tamis::topk_pool<tamis::kPoolTopkThreads, tamis::kPoolTopkQuads>(a, how, limit);
 }
