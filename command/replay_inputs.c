@@ -59,11 +59,14 @@ int replay_inputs_make(replay_inputs *in, const replay_script *script, const tam
         in->norm[i] &= 0x7FFF;
     if (!trace)
         return STATUS_GOOD;
-    int32_t present = 0;
-    for (int32_t i = 0; i < trace->layer_count; i++)
+    int32_t present = 0, empty = 0;
+    for (int32_t i = 0; i < trace->layer_count; i++) {
         present += trace->layers[i].present;
-    if (present == 0 || trace->rows == 0)
-        return fail("%s: required a layer with rows, found none", trace->path);
+        empty += trace->layers[i].present && trace->layers[i].k.size == 0;
+    }
+    if (present == 0 || trace->rows == 0 || empty > 0)
+        return fail("%s: required layers with rows and keys, found %s", trace->path,
+                    empty > 0 && trace->rows > 0 ? "one without keys" : "none");
     if (trace->model.index_n_heads != script->heads || trace->model.index_head_dim != script->dim)
         return fail("%s: %s: required heads=%d dim=%d, the trace's, found heads=%d dim=%d",
                     script->file, trace->path, (int)trace->model.index_n_heads,

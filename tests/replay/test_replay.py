@@ -144,6 +144,21 @@ def test_replay_trace(folder):
     assert made["digest"] != given["digest"] and made["rows"] == given["rows"]
     assert replay(path, trace, "--chunk", "7", "--tier", "ref")["digest"] == given["digest"]
     assert "heads=8 dim=64" in bad("replay", script("faults"), trace)
+    # One row that sees nothing: a good trace, but without a key to take.
+    def write(tensors):
+        header, body = {"__metadata__": {"format": "tamis-trace/1", "model": json.dumps({
+            "compress_ratios": [2], "kv_source_layer_ids": [0], "index_source_layer_ids": [0], "index_n_heads": 8, "index_head_dim": 64,
+            "index_topk": 24})}}, b""
+        for name, (kind, shape, data) in tensors.items():
+            header[name] = {"dtype": kind, "shape": shape, "data_offsets": [len(body), len(body) + len(data)]}
+            body += data
+        text = json.dumps(header).encode()
+        open(trace, "wb").write(len(text).to_bytes(8, "little") + text + body)
+
+    write({"position": ("I64", [1], bytes(8)), "q.0": ("BF16", [1, 8, 64], bytes(1024)), "w.0": ("BF16", [1, 8], bytes(16)),
+           "k.0": ("BF16", [0, 64], b"")})
+    good("run", trace)
+    assert "rows and keys, found one without keys" in bad("replay", path, trace)
 
 
 GOOD_HEAD = "model ratios=1,1 owners=0 index=0,1 source=0\n"
