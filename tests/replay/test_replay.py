@@ -106,7 +106,7 @@ def test_replay_plants_random(folder):
 
 
 def test_replay_random(folder):
-    """A few hundred random steps; the nightly target runs 10,000 under ASan."""
+    """A few hundred random steps; `make replay` runs 10,000 under ASan."""
     for seed in range(1, 10):
         first = replay("--generate", seed, "--steps", "60")
         assert first["steps"] >= 60 and first["rows"] > 100
