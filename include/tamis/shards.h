@@ -298,11 +298,12 @@ TAMIS_API int64_t tamis_shards_bytes(const tamis_indexer *indexer,
 
 /*
  * Lays a rank out in memory. Collective: refused unless all ranks have the same model, numerics,
- * options and limits; pool, threads and max_context may differ. Indexer, transport and pool must outlive it. There is nothing to destroy.
- * Errors: TAMIS_ERROR_ARGUMENT, _STRUCT_SIZE, _LIMIT (options, a transport's rank or ranks),
- * _REQUIREMENT (an indexer of another context_parallel), _WORKSPACE (memory); _RANKS (other ranks
- * differ or failed); _TRANSPORT. On error *shards is NULL. A rank without a usable transport cannot
- * tell the others, which then wait for it as long as their transport does.
+ * options and limits; pool, threads and max_context may differ. Indexer, transport and pool must
+ * outlive it. There is nothing to destroy. Errors: TAMIS_ERROR_ARGUMENT, _STRUCT_SIZE, _LIMIT
+ * (options, a transport's rank or ranks), _REQUIREMENT (an indexer of another context_parallel),
+ * _WORKSPACE (memory); _RANKS (other ranks differ or failed); _TRANSPORT. On error *shards is NULL.
+ * A rank without a usable transport cannot tell the others, which then wait for it as long as their
+ * transport does.
  */
 TAMIS_API tamis_status tamis_shards_init(const tamis_indexer *indexer,
                                          const tamis_shards_options *options, void *memory,
