@@ -293,7 +293,7 @@ static void tear_down(replay *r) {
     tamis_backend_destroy(r->setup.backend);
     tamis_indexer_destroy(r->setup.indexer);
     replay_plant_free(&r->plant);
-    replay_flight_free(&r->flight, &r->script);
+    replay_flight_free(&r->flight);
     replay_world_free(&r->world);
     replay_inputs_free(&r->inputs);
 }

@@ -200,8 +200,10 @@ typedef struct replay_flight {
     replay_outcome out[REPLAY_LAYERS];
 } replay_flight;
 
+int replay_outcomes_make(replay_outcome *out, const replay_script *s); /* 0: no memory */
+void replay_outcomes_free(replay_outcome *out);
 int replay_flight_make(replay_flight *f, const replay_script *s, int64_t pages_each);
-void replay_flight_free(replay_flight *f, const replay_script *s);
+void replay_flight_free(replay_flight *f);
 void replay_flight_begin(replay_flight *f);
 /* One request more, with `count` new tokens of its history from `computed` on. */
 void replay_flight_add(replay_flight *f, const replay_world *w, int32_t request, int64_t count);
@@ -268,6 +270,12 @@ typedef struct replay_arrays {
     replay_outcome out[REPLAY_LAYERS];
 } replay_arrays;
 
+/* x, q, w, codes, scales and weights on the host, for a flight; 0: no memory. */
+int replay_queries_make(replay_arrays *a, const replay_script *s);
+void replay_queries_free(replay_arrays *a);
+/* A slice of a flight's raw tensors of one layer: x where `keys`, else q and w. */
+void replay_raw_slice(const replay_setup *setup, const replay_flight *f, const replay_arrays *a,
+                      int32_t layer, int keys, int32_t ith, int32_t nth);
 /* Arguments of calls over them (replay_args.c). `told` is the ratio that k_insert is told. */
 tamis_k_cache replay_cache(const replay_setup *setup, const replay_arrays *a, int32_t owner);
 void replay_insert_args(const replay_setup *setup, const replay_arrays *a, int32_t layer,

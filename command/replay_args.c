@@ -1,6 +1,41 @@
 /* SPDX-License-Identifier: MIT */
-/* replay_args.c: arguments of the public calls over a flight's arrays, wherever those lie. */
+/* replay_args.c: a flight's raw tensors, and arguments of the public calls over its arrays,
+ * wherever those lie. */
+#include <stdlib.h>
+
 #include "replay.h"
+
+int replay_queries_make(replay_arrays *a, const replay_script *s) {
+    size_t tokens = (size_t)s->max_tokens, heads = (size_t)s->heads, dim = (size_t)s->dim;
+    a->x = malloc(tokens * dim * sizeof *a->x);
+    a->q = malloc(tokens * heads * dim * sizeof *a->q);
+    a->w = malloc(tokens * heads * sizeof *a->w);
+    a->codes = malloc(tokens * heads * dim / 2);
+    a->scales = malloc(tokens * heads * dim / 32);
+    a->weights = malloc(tokens * heads * sizeof *a->weights);
+    return a->x && a->q && a->w && a->codes && a->scales && a->weights;
+}
+
+void replay_queries_free(replay_arrays *a) {
+    free(a->x);
+    free(a->q);
+    free(a->w);
+    free(a->codes);
+    free(a->scales);
+    free(a->weights);
+}
+
+void replay_raw_slice(const replay_setup *setup, const replay_flight *f, const replay_arrays *a,
+                      int32_t layer, int keys, int32_t ith, int32_t nth) {
+    int64_t dim = setup->script->dim, heads = setup->script->heads;
+    for (int64_t t = ith * f->tokens / nth; t < (ith + 1) * f->tokens / nth; t++) {
+        if (keys)
+            replay_inputs_k(setup->inputs, layer, f->k_token[t], a->x + t * dim);
+        else
+            replay_inputs_q(setup->inputs, layer, f->q_token[t], a->q + t * heads * dim,
+                            a->w + t * heads);
+    }
+}
 
 tamis_k_cache replay_cache(const replay_setup *setup, const replay_arrays *a, int32_t owner) {
     return (tamis_k_cache){.layout = TAMIS_K_MXFP4_PAGE,

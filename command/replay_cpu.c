@@ -40,20 +40,6 @@ enum {
     PHASE_MERGE
 };
 
-static tamis_status inputs_slice(cpu_engine *e, int32_t ith, int32_t nth) {
-    const replay_setup *setup = e->base.setup;
-    const replay_flight *f = e->flight;
-    int64_t dim = setup->script->dim, heads = setup->script->heads;
-    for (int64_t t = ith * f->tokens / nth; t < (ith + 1) * f->tokens / nth; t++) {
-        if (e->phase == PHASE_INPUTS_K)
-            replay_inputs_k(setup->inputs, e->layer, f->k_token[t], e->arrays.x + t * dim);
-        else
-            replay_inputs_q(setup->inputs, e->layer, f->q_token[t], e->arrays.q + t * heads * dim,
-                            e->arrays.w + t * heads);
-    }
-    return TAMIS_OK;
-}
-
 static tamis_status run_slice(cpu_engine *e, int32_t ith, int32_t nth, tamis_error *error) {
     const tamis_backend *backend = e->base.setup->backend;
     switch (e->phase) {
@@ -70,7 +56,9 @@ static tamis_status run_slice(cpu_engine *e, int32_t ith, int32_t nth, tamis_err
     case PHASE_MERGE:
         return tamis_layer_merge(e->plan, &e->step, &e->args, ith, nth, error);
     default:
-        return inputs_slice(e, ith, nth);
+        replay_raw_slice(e->base.setup, e->flight, &e->arrays, e->layer, e->phase == PHASE_INPUTS_K,
+                         ith, nth);
+        return TAMIS_OK;
     }
 }
 
@@ -256,12 +244,7 @@ static void cpu_close(replay_engine *base) {
     for (int i = 0; i < REPLAY_LAYERS; i++)
         free(e->arrays.k[i]);
     free(e->memory);
-    free(e->arrays.x);
-    free(e->arrays.q);
-    free(e->arrays.w);
-    free(e->arrays.codes);
-    free(e->arrays.scales);
-    free(e->arrays.weights);
+    replay_queries_free(&e->arrays);
     free(e->status);
     free(e->error);
     free(e);
@@ -274,22 +257,14 @@ static int cpu_allocate(cpu_engine *e, int64_t plan_bytes) {
     const replay_setup *setup = e->base.setup;
     const replay_script *s = setup->script;
     replay_arrays *a = &e->arrays;
-    size_t tokens = (size_t)s->max_tokens, heads = (size_t)s->heads, dim = (size_t)s->dim;
     size_t threads = (size_t)tamis_pool_threads(setup->pool);
     e->memory = aligned_alloc(64, ((size_t)plan_bytes + 63) / 64 * 64);
-    a->x = malloc(tokens * dim * sizeof *a->x);
-    a->q = malloc(tokens * heads * dim * sizeof *a->q);
-    a->w = malloc(tokens * heads * sizeof *a->w);
-    a->codes = malloc(tokens * heads * dim / 2);
-    a->scales = malloc(tokens * heads * dim / 32);
-    a->weights = malloc(tokens * heads * sizeof *a->weights);
     a->rope = setup->inputs->rope;
     a->norm = setup->inputs->norm;
     a->eps = &setup->inputs->eps;
     e->status = calloc(threads, sizeof *e->status);
     e->error = calloc(threads, sizeof *e->error);
-    int good = e->memory && a->x && a->q && a->w && a->codes && a->scales && a->weights &&
-               e->status && e->error;
+    int good = replay_queries_make(a, s) && e->memory && e->status && e->error;
     for (int32_t i = 0; i < s->owners; i++) {
         size_t bytes = (size_t)(setup->pages[s->ratio[s->owner[i]] - 1] * setup->page_stride);
         uint8_t *k = a->k[s->owner[i]] = malloc(bytes);

@@ -13,16 +13,7 @@
 
 static void fill_slice(void *context, int32_t ith, int32_t nth) {
     cuda_engine *e = context;
-    const replay_setup *setup = e->base.setup;
-    const replay_flight *f = e->flight;
-    int64_t dim = setup->script->dim, heads = setup->script->heads;
-    for (int64_t t = ith * f->tokens / nth; t < (ith + 1) * f->tokens / nth; t++) {
-        if (e->keys)
-            replay_inputs_k(setup->inputs, e->layer, f->k_token[t], e->host.x + t * dim);
-        else
-            replay_inputs_q(setup->inputs, e->layer, f->q_token[t], e->host.q + t * heads * dim,
-                            e->host.w + t * heads);
-    }
+    replay_raw_slice(e->base.setup, e->flight, &e->raw, e->layer, e->keys, ith, nth);
 }
 
 /* Raw tensors of every layer; the host's copy is used again, so each waits for its transfer. */
@@ -35,10 +26,10 @@ static tamis_status send_inputs(cuda_engine *e, tamis_error *error) {
         e->layer = e->keys ? s->owner[i] : s->index[i - s->owners];
         tamis_pool_run(setup->pool, fill_slice, e);
         if (e->keys) {
-            TRY(replay_cuda_send(e, e->x[e->layer], e->host.x, tokens * dim * 2, error));
+            TRY(replay_cuda_send(e, e->x[e->layer], e->raw.x, tokens * dim * 2, error));
         } else {
-            TRY(replay_cuda_send(e, e->q[e->layer], e->host.q, tokens * heads * dim * 2, error));
-            TRY(replay_cuda_send(e, e->w[e->layer], e->host.w, tokens * heads * 2, error));
+            TRY(replay_cuda_send(e, e->q[e->layer], e->raw.q, tokens * heads * dim * 2, error));
+            TRY(replay_cuda_send(e, e->w[e->layer], e->raw.w, tokens * heads * 2, error));
         }
         TRY(tamis_cuda_stream_sync(e->cuda, e->stream, error));
     }

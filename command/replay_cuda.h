@@ -36,8 +36,8 @@ typedef struct cuda_engine {
     struct { /* on the host: what is copied there */
         int64_t *context, *position, *slot[2];
         int32_t *query_start;
-        uint16_t *x, *q, *w;
     } host;
+    replay_arrays raw; /* on the host, of one layer at a time */
     char machine[120];
     /* What slices share. */
     const replay_flight *flight;

@@ -104,9 +104,7 @@ static void cuda_close(replay_engine *base) {
     free(e->host.slot[0]);
     free(e->host.slot[1]);
     free(e->host.query_start);
-    free(e->host.x);
-    free(e->host.q);
-    free(e->host.w);
+    replay_queries_free(&e->raw);
     free(e);
 }
 
@@ -118,17 +116,13 @@ static const replay_engine_calls cuda_calls = {
 static int make_host(cuda_engine *e) {
     const replay_script *s = e->base.setup->script;
     size_t tokens = (size_t)s->max_tokens, requests = (size_t)s->max_requests;
-    size_t heads = (size_t)s->heads, dim = (size_t)s->dim;
     e->host.context = calloc(requests, 8);
     e->host.query_start = calloc(requests + 1, 4);
     e->host.position = calloc(tokens, 8);
     e->host.slot[0] = calloc(tokens, 8);
     e->host.slot[1] = calloc(tokens, 8);
-    e->host.x = calloc(tokens * dim, 2);
-    e->host.q = calloc(tokens * heads * dim, 2);
-    e->host.w = calloc(tokens * heads, 2);
     return e->host.context && e->host.query_start && e->host.position && e->host.slot[0] &&
-           e->host.slot[1] && e->host.x && e->host.q && e->host.w;
+           e->host.slot[1] && replay_queries_make(&e->raw, s);
 }
 
 static tamis_status make_arrays(cuda_engine *e, tamis_error *error) {

@@ -10,14 +10,30 @@ enum { POISON_POSITION = -7, POISON_COUNT = -9 };
 static const int64_t poison_slot = -0x7777777777;
 static const float poison_score = 1234.5f;
 
-static int make_outcome(replay_outcome *o, const replay_script *s, int blocks) {
+int replay_outcomes_make(replay_outcome *out, const replay_script *s) {
     size_t tokens = (size_t)s->max_tokens, cells = tokens * (size_t)s->topk;
-    o->positions = malloc(cells * sizeof *o->positions);
-    o->slots = malloc(cells * sizeof *o->slots);
-    o->scores = malloc(cells * sizeof *o->scores);
-    o->counts = malloc(tokens * sizeof *o->counts);
-    o->blocks = blocks ? malloc(tokens * (size_t)s->blocks * sizeof *o->blocks) : NULL;
-    return o->positions && o->slots && o->scores && o->counts && (!blocks || o->blocks);
+    int good = 1;
+    for (int32_t i = 0; i < s->indexes; i++) {
+        replay_outcome *o = &out[s->index[i]];
+        o->positions = malloc(cells * sizeof *o->positions);
+        o->slots = malloc(cells * sizeof *o->slots);
+        o->scores = malloc(cells * sizeof *o->scores);
+        o->counts = malloc(tokens * sizeof *o->counts);
+        good = good && o->positions && o->slots && o->scores && o->counts;
+        if (s->index[i] == s->source)
+            good = (o->blocks = malloc(tokens * (size_t)s->blocks * sizeof *o->blocks)) && good;
+    }
+    return good;
+}
+
+void replay_outcomes_free(replay_outcome *out) {
+    for (int i = 0; i < REPLAY_LAYERS; i++) {
+        free(out[i].positions);
+        free(out[i].slots);
+        free(out[i].scores);
+        free(out[i].counts);
+        free(out[i].blocks);
+    }
 }
 
 int replay_flight_make(replay_flight *f, const replay_script *s, int64_t pages_each) {
@@ -37,12 +53,11 @@ int replay_flight_make(replay_flight *f, const replay_script *s, int64_t pages_e
         f->slot[k] = calloc(tokens, sizeof *f->slot[k]);
         good = good && f->table[k] && f->slot[k];
     }
-    for (int32_t i = 0; i < s->indexes; i++)
-        good = good && make_outcome(&f->out[s->index[i]], s, s->index[i] == s->source);
+    good = replay_outcomes_make(f->out, s) && good;
     return good ? STATUS_GOOD : fail("%s: no memory for %d tokens", s->file, (int)s->max_tokens);
 }
 
-void replay_flight_free(replay_flight *f, const replay_script *s) {
+void replay_flight_free(replay_flight *f) {
     free(f->context);
     free(f->query_start);
     free(f->position);
@@ -54,14 +69,7 @@ void replay_flight_free(replay_flight *f, const replay_script *s) {
         free(f->table[k]);
         free(f->slot[k]);
     }
-    for (int32_t i = 0; i < s->indexes; i++) {
-        replay_outcome *o = &f->out[s->index[i]];
-        free(o->positions);
-        free(o->slots);
-        free(o->scores);
-        free(o->counts);
-        free(o->blocks);
-    }
+    replay_outcomes_free(f->out);
 }
 
 void replay_flight_begin(replay_flight *f) {

@@ -128,19 +128,16 @@ static int run_ranks(ranks_engine *e, int32_t phase, tamis_error *error) {
 
 static void input_work(void *context, int32_t ith, int32_t nth) {
     ranks_engine *e = context;
-    const replay_setup *setup = e->base.setup;
-    const replay_flight *f = e->flight;
-    int64_t dim = setup->script->dim, heads = setup->script->heads;
-    if (e->phase == PHASE_PREPARE) {
-        tamis_q_prepare(setup->backend, &e->prepare, ith, nth, NULL);
+    tamis_error error;
+    if (e->phase != PHASE_PREPARE) {
+        replay_raw_slice(e->base.setup, e->flight, &e->arrays, e->layer, e->phase == PHASE_INPUTS_K,
+                         ith, nth);
         return;
     }
-    for (int64_t t = ith * f->tokens / nth; t < (ith + 1) * f->tokens / nth; t++) {
-        if (e->phase == PHASE_INPUTS_K)
-            replay_inputs_k(setup->inputs, e->layer, f->k_token[t], e->arrays.x + t * dim);
-        else
-            replay_inputs_q(setup->inputs, e->layer, f->q_token[t], e->arrays.q + t * heads * dim,
-                            e->arrays.w + t * heads);
+    tamis_status status = tamis_q_prepare(e->base.setup->backend, &e->prepare, ith, nth, &error);
+    if (ith == 0) { /* every slice checks the same arguments */
+        e->prepared = status;
+        e->error = error;
     }
 }
 
@@ -155,6 +152,10 @@ static int select_positions(ranks_engine *e, tamis_error *error) {
     e->arrays.position = e->flight->position;
     replay_prepare_args(e->base.setup, &e->arrays, &e->prepare);
     run_inputs(e, PHASE_PREPARE);
+    if (e->prepared != TAMIS_OK) {
+        *error = e->error;
+        return STATUS_WRONG;
+    }
     return run_ranks(e, PHASE_RUN, error);
 }
 

@@ -32,6 +32,8 @@ typedef struct ranks_engine {
     replay_flight *flight;
     int32_t layer, phase, mistake;
     tamis_q_prepare_args prepare;
+    tamis_status prepared; /* of its first slice */
+    tamis_error error;
 } ranks_engine;
 
 /* The rank that a page of the world belongs to; k is its ratio - 1. */

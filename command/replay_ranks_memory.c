@@ -64,15 +64,9 @@ static const char *ranks_machine(const replay_engine *base) {
 }
 
 static void free_rank(replay_rank *rank) {
-    for (int i = 0; i < REPLAY_LAYERS; i++) {
-        replay_outcome *o = &rank->arrays.out[i];
+    for (int i = 0; i < REPLAY_LAYERS; i++)
         free(rank->arrays.k[i]);
-        free(o->positions);
-        free(o->slots);
-        free(o->scores);
-        free(o->counts);
-        free(o->blocks);
-    }
+    replay_outcomes_free(rank->arrays.out);
     for (int k = 0; k < 2; k++) {
         free(rank->table[k]);
         free(rank->slot[k]);
@@ -89,12 +83,7 @@ static void ranks_close(replay_engine *base) {
     for (int32_t i = 0; e->rank && i < e->count; i++)
         free_rank(&e->rank[i]);
     free(e->rank);
-    free(e->arrays.x);
-    free(e->arrays.q);
-    free(e->arrays.w);
-    free(e->arrays.codes);
-    free(e->arrays.scales);
-    free(e->arrays.weights);
+    replay_queries_free(&e->arrays);
     tamis_pool_destroy(e->threads);
     tamis_local_group_destroy(e->group);
     free(e);
@@ -105,22 +94,6 @@ static const replay_engine_calls ranks_calls = {ranks_close,     ranks_machine, 
                                                 replay_ranks_err};
 
 /* ---- opening ------------------------------------------------------------------------------- */
-
-static int make_outcomes(replay_rank *rank, const replay_script *s) {
-    size_t tokens = (size_t)s->max_tokens, cells = tokens * (size_t)s->topk;
-    int good = 1;
-    for (int32_t i = 0; i < s->indexes; i++) {
-        replay_outcome *o = &rank->arrays.out[s->index[i]];
-        o->positions = malloc(cells * sizeof *o->positions);
-        o->slots = malloc(cells * sizeof *o->slots);
-        o->scores = malloc(cells * sizeof *o->scores);
-        o->counts = malloc(tokens * sizeof *o->counts);
-        good = good && o->positions && o->slots && o->scores && o->counts;
-        if (s->index[i] == s->source)
-            good = (o->blocks = malloc(tokens * (size_t)s->blocks * sizeof *o->blocks)) && good;
-    }
-    return good;
-}
 
 static int make_tables(replay_rank *rank, const replay_setup *setup) {
     size_t requests = (size_t)setup->script->max_requests;
@@ -158,7 +131,7 @@ static int make_rank(ranks_engine *e, replay_rank *rank) {
         for (size_t b = 0; k && b < bytes; b++)
             k[b] = (uint8_t)(replay_mix(b / 8) >> b % 8 * 8);
     }
-    return make_outcomes(rank, s) && good;
+    return replay_outcomes_make(rank->arrays.out, s) && good;
 }
 
 static tamis_status init_rank(ranks_engine *e, replay_rank *rank) {
@@ -180,24 +153,11 @@ static void init_work(void *context, int32_t ith, int32_t nth) {
     e->rank[ith].status = init_rank(e, &e->rank[ith]);
 }
 
-static int make_queries(ranks_engine *e) {
-    const replay_script *s = e->base.setup->script;
-    size_t tokens = (size_t)s->max_tokens, heads = (size_t)s->heads, dim = (size_t)s->dim;
-    replay_arrays *a = &e->arrays;
-    a->x = malloc(tokens * dim * sizeof *a->x);
-    a->q = malloc(tokens * heads * dim * sizeof *a->q);
-    a->w = malloc(tokens * heads * sizeof *a->w);
-    a->codes = malloc(tokens * heads * dim / 2);
-    a->scales = malloc(tokens * heads * dim / 32);
-    a->weights = malloc(tokens * heads * sizeof *a->weights);
-    a->rope = e->base.setup->inputs->rope;
-    return a->x && a->q && a->w && a->codes && a->scales && a->weights;
-}
-
 static tamis_status open_all(ranks_engine *e, tamis_error *error) {
     e->rank = calloc((size_t)e->count, sizeof *e->rank);
-    if (!e->rank || !make_queries(e))
+    if (!e->rank || !replay_queries_make(&e->arrays, e->base.setup->script))
         return TAMIS_ERROR_MEMORY;
+    e->arrays.rope = e->base.setup->inputs->rope;
     for (int32_t i = 0; i < e->count; i++)
         if (!make_rank(e, &e->rank[i]))
             return TAMIS_ERROR_MEMORY;
