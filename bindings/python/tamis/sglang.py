@@ -10,16 +10,14 @@ selections in ascending order, and scores past a row's valid length are -inf.
 
 from __future__ import annotations
 
-from typing import NamedTuple, Optional, Tuple
+from typing import NamedTuple
 
 import torch
 
 from . import stages
-from .deepgemm import (
-    fp8_fp4_paged_sparse_mqa_logits,
-    get_paged_sparse_mqa_logits_metadata,
-    place,
-)
+from ._dropin import Names, blocks_of, int32, integer, place
+from .deepgemm import fp8_fp4_paged_sparse_mqa_logits, get_paged_sparse_mqa_logits_metadata
+from .errors import ArgumentError
 from .stages import Expanded
 from .views import Rows
 
@@ -58,7 +56,7 @@ class SparseTable(NamedTuple):
 
 def candidate_row_lens(
     seq_lens: torch.Tensor, topk_blocks: int, block_size: int = CANDIDATE_BLOCK_SIZE
-) -> Tuple[torch.Tensor, torch.Tensor]:
+) -> tuple[torch.Tensor, torch.Tensor]:
     """Of rows of ``seq_lens`` positions, int32 ``[R]``: how many blocks they have, and how many
     columns their best ``topk_blocks`` (the newest among them) take."""
     lens = seq_lens.clamp(min=0)
@@ -71,9 +69,9 @@ def candidate_row_lens(
 def amax_topk_blocks(
     logits: torch.Tensor,
     seq_lens: torch.Tensor,
-    nblocks: Optional[torch.Tensor],
+    nblocks: torch.Tensor | None,
     topk_blocks: int,
-    max_seq_len: Optional[int] = None,
+    max_seq_len: int | None = None,
 ) -> torch.Tensor:
     """The best blocks of dense scores by their maxima, the newest always among them: int32
     ``[R, topk_blocks]``, ascending, -1 in the tail.
@@ -82,8 +80,16 @@ def amax_topk_blocks(
         logits: float32 or bfloat16 ``[R, columns]``; columns past ``seq_lens`` are not read.
         nblocks: taken and not needed.
     """
-    rows = Rows(seq_lens.clamp(min=0, max=logits.shape[1]))
-    width = -(-(max_seq_len or logits.shape[1]) // CANDIDATE_BLOCK_SIZE)
+    count = int32("seq_lens", seq_lens, (None,)).shape[0]
+    if not isinstance(logits, torch.Tensor) or logits.dim() != 2 or logits.shape[0] != count:
+        found = list(logits.shape) if isinstance(logits, torch.Tensor) else type(logits).__name__
+        raise ArgumentError("logits", f"float32 or bfloat16 [{count}, *]", f"{found}")
+    columns = logits.shape[1]
+    if max_seq_len is not None:
+        columns = min(columns, integer("max_seq_len", max_seq_len, 1))
+        logits = logits[:, :columns]
+    rows = Rows(seq_lens.clamp(min=0, max=columns))
+    width = -(-columns // CANDIDATE_BLOCK_SIZE)
     maxima = torch.empty((logits.shape[0], max(width, 1)), device=logits.device)
     stages.block_max(logits, rows, block_size=CANDIDATE_BLOCK_SIZE, out=maxima)
     published = stages.publish(maxima, rows, topk_blocks, block_size=CANDIDATE_BLOCK_SIZE)
@@ -97,7 +103,7 @@ def sort_candidate_blocks(
     page_table: torch.Tensor,
     page_size: int,
     *,
-    out_pages: Optional[torch.Tensor] = None,
+    out_pages: torch.Tensor | None = None,
 ) -> torch.Tensor:
     """Makes lists in any order the published table, in place; the places of its blocks.
 
@@ -108,14 +114,19 @@ def sort_candidate_blocks(
         page_table: int32 ``[R, pages]``; ``page_size`` slots a page.
         out_pages: int32 ``[R, k]``, or made here.
     """
+    each = blocks_of("page_size", page_size, CANDIDATE_BLOCK_SIZE, "a block's size")
+    rows, width = int32("blocks", blocks, (None, None)).shape
+    int32("seq_lens", seq_lens, (rows,), blocks.device)
+    int32("page_table", page_table, (rows, None), blocks.device)
     if out_pages is None:
         out_pages = torch.empty_like(blocks)
-    width = blocks.shape[1]
-    count, _ = candidate_row_lens(seq_lens, width)
+    int32("out_pages", out_pages, (rows, width), blocks.device)
+    lens = seq_lens.clamp(min=0, max=page_table.shape[1] * page_size)  # no page past the table
+    count, _ = candidate_row_lens(lens, width)
     every = torch.arange(width, dtype=torch.int32, device=blocks.device)
     lists = torch.where((count <= width)[:, None], every, blocks)
-    stages.expand(lists, Rows(seq_lens.clamp(min=0)), out=Expanded(blocks, None, None))
-    place(blocks, page_table, page_size // CANDIDATE_BLOCK_SIZE, out_pages)
+    stages.expand(lists, Rows(lens), out=Expanded(blocks, None, None))
+    place(blocks, page_table, each, out_pages)
     out_pages.masked_fill_(blocks < 0, _INT32_MAX)
     blocks.masked_fill_(blocks < 0, _INT32_MAX)
     return out_pages
@@ -127,7 +138,7 @@ def build_sparse_schedule(
     page_table: torch.Tensor,
     page_size: int,
     q_dtype: torch.dtype,
-    request_ids: Optional[torch.Tensor] = None,
+    request_ids: torch.Tensor | None = None,
 ) -> torch.Tensor:
     """The metadata of the published blocks; ``request_ids`` are not needed."""
     return get_paged_sparse_mqa_logits_metadata(
@@ -160,9 +171,16 @@ def topk_transform_bf16_small(
     Column i becomes ``page_table[r, i // page_size] * page_size + i % page_size``, -1 in the tail.
     ``out_page_indices`` int32 ``[R, k]`` says k; columns ascend.
     """
-    chosen = stages.topk(
-        scores, None, out_page_indices.shape[1], columns=seq_lens, want=("positions",)
-    ).positions
+    integer("page_size", page_size, 1)
+    rows = int32("out_page_indices", out_page_indices, (None, None)).shape[0]
+    int32("page_table", page_table, (rows, None), out_page_indices.device)
+    columns = int32("seq_lens", seq_lens, (rows,), out_page_indices.device)
+    if isinstance(scores, torch.Tensor) and scores.shape[-1] > page_table.shape[1] * page_size:
+        columns = columns.clamp(max=page_table.shape[1] * page_size)  # no page past the table
+    with Names({"logits": "scores", "columns": "seq_lens", "selection.topk": "out_page_indices"}):
+        chosen = stages.topk(
+            scores, None, out_page_indices.shape[1], columns=columns, want=("positions",)
+        ).positions
     place(chosen, page_table, page_size, out_page_indices)
 
 

@@ -15,7 +15,8 @@ from torch import Tensor
 from torch.library import custom_op
 
 from . import deepgemm, stages, vllm
-from .views import KCache, Query, Rows
+from ._dropin import Names, blocks_of, sparse_block
+from .views import Query, Rows
 
 __all__ = [
     "consume_pages",
@@ -26,6 +27,15 @@ __all__ = [
     "sparse_mqa_logits_metadata",
     "topk_remap",
 ]
+
+# What the stages' arguments are called in consume_pages.
+_CONSUME = {
+    "rows.ke": "context_lens",
+    "rows.page_table": "block_table",
+    "query.codes": "q",
+    "query.scales": "q_scale",
+    "query.weights": "weights",
+}
 
 
 @custom_op("tamis::sparse_mqa_logits_metadata", mutates_args=())
@@ -52,7 +62,7 @@ def _(
     sparse_block_kv: int,
     unaligned: bool,
 ) -> Tensor:
-    return deepgemm.new_metadata(blocks, sparse_block_kv, False, unaligned)
+    return deepgemm.new_metadata(blocks, sparse_block_kv, unaligned=unaligned)
 
 
 @custom_op("tamis::paged_sparse_mqa_logits_metadata", mutates_args=())
@@ -69,7 +79,7 @@ def paged_sparse_mqa_logits_metadata(
 def _(
     context_lens: Tensor, block_table: Tensor, page_kv: int, blocks: Tensor, sparse_block_kv: int
 ) -> Tensor:
-    return deepgemm.new_metadata(blocks, sparse_block_kv, True, False)
+    return deepgemm.new_metadata(blocks, sparse_block_kv, page_kv)
 
 
 @custom_op("tamis::sparse_mqa_logits", mutates_args=())
@@ -155,7 +165,8 @@ def _(
     candidates: Tensor, ks: Tensor, ke: Tensor, candidate_block_size: int, sparse_block_kv: int
 ) -> Tuple[Tensor, Tensor]:
     rows, width = candidates.shape
-    ratio = candidate_block_size // sparse_block_kv
+    sparse_block(sparse_block_kv)
+    ratio = blocks_of("candidate_block_size", candidate_block_size, sparse_block_kv)
     return candidates.new_empty((rows, width * ratio)), candidates.new_empty((rows,))
 
 
@@ -207,16 +218,17 @@ def consume_pages(
     ``[R, pages]``, blocks int32 ``[R, W]`` of any kind.
     """
     request = torch.arange(q.shape[0], dtype=torch.int32, device=q.device)
-    packed = deepgemm.scale_bytes(q_scale)
-    selection = stages.consume(
-        KCache.pages(kv_cache.squeeze(2), head_dim=2 * q.shape[2]),
-        Rows(context_lens, request=request, page_table=block_table),
-        Query(q, packed, weights),
-        blocks,
-        topk,
-        block_size=sparse_block_kv,
-        want=("positions",),
-    )
+    packed = deepgemm.scale_bytes(q_scale, "q_scale")
+    with Names(_CONSUME):
+        selection = stages.consume(
+            deepgemm.page_cache(kv_cache, 2 * q.shape[2]),
+            Rows(context_lens, request=request, page_table=block_table),
+            Query(q, packed, weights),
+            blocks,
+            topk,
+            block_size=sparse_block_kv,
+            want=("positions",),
+        )
     positions: Tensor = selection.positions
     return positions
 

@@ -14,11 +14,10 @@ Outputs go to the caller's buffers, of any row stride. What differs:
 
 from __future__ import annotations
 
-from typing import Optional, Tuple
-
 import torch
 
 from . import stages
+from ._dropin import Names, blocks_of, int32, sparse_block
 from .deepgemm import (
     fp8_fp4_paged_sparse_mqa_logits,
     fp8_fp4_sparse_mqa_logits,
@@ -43,13 +42,30 @@ SPARSE_BLOCK_KV_CHOICES = (16, 8)
 
 _INT32_MAX = 2**31 - 1
 
+# What the stages' arguments are called here.
+_EXPANSION = {
+    "candidates": "candidate_blocks",
+    "rows.ks": "row_ks",
+    "rows.ke": "row_ke",
+    "out.blocks": "out[0]",
+    "out.columns": "out[1]",
+}
+_REMAP = {
+    "columns": "end",
+    "blocks": "sparse_indices",
+    "rows.ks": "row_ks",
+    "out.positions": "topk_indices",
+    "selection.topk": "topk_tokens",
+}
+
 
 def pick_sparse_block_kv(candidate_block_size: int) -> int:
     """The largest sparse block that divides a candidate block."""
-    for size in SPARSE_BLOCK_KV_CHOICES:
-        if candidate_block_size > 0 and candidate_block_size % size == 0:
-            return size
-    raise ArgumentError("candidate_block_size", "a multiple of 8", str(candidate_block_size))
+    if isinstance(candidate_block_size, int) and candidate_block_size > 0:
+        for size in SPARSE_BLOCK_KV_CHOICES:
+            if candidate_block_size % size == 0:
+                return size
+    raise ArgumentError("candidate_block_size", "a multiple of 8", repr(candidate_block_size))
 
 
 def candidate_blocks_to_sparse_indices(
@@ -58,10 +74,10 @@ def candidate_blocks_to_sparse_indices(
     row_ke: torch.Tensor,
     candidate_block_size: int,
     sparse_block_kv: int,
-    out: Optional[Tuple[torch.Tensor, torch.Tensor]] = None,
+    out: tuple[torch.Tensor, torch.Tensor] | None = None,
     *,
     keep_duplicates: bool = True,
-) -> Tuple[torch.Tensor, torch.Tensor]:
+) -> tuple[torch.Tensor, torch.Tensor]:
     """Candidate blocks of any kind as ascending sparse blocks of fixed width.
 
     Args:
@@ -78,20 +94,27 @@ def candidate_blocks_to_sparse_indices(
             last one (the anchor, where a row has none).
         end: how many leading columns are valid.
     """
-    rows, count = candidate_blocks.shape
+    sparse_block(sparse_block_kv)
+    ratio = blocks_of("candidate_block_size", candidate_block_size, sparse_block_kv)
+    rows, count = int32("candidate_blocks", candidate_blocks, (None, None)).shape
+    int32("row_ks", row_ks, (rows,), candidate_blocks.device)
+    int32("row_ke", row_ke, (rows,), candidate_blocks.device)
     if out is None:
-        width = count * (candidate_block_size // sparse_block_kv)
+        width = count * ratio
         made = {"dtype": torch.int32, "device": candidate_blocks.device}
         out = (torch.empty((rows, width), **made), torch.empty(rows, **made))  # type: ignore[call-overload]
-    stages.expand(
-        candidate_blocks,
-        Rows(torch.maximum(row_ke, row_ks), ks=row_ks),
-        candidate_size=candidate_block_size,
-        block_size=sparse_block_kv,
-        keep_duplicates=keep_duplicates,
-        fixed_width=True,
-        out=Expanded(out[0], None, out[1]),
-    )
+    elif not isinstance(out, (tuple, list)) or len(out) != 2:
+        raise ArgumentError("out", "a pair: sparse_indices and end", type(out).__name__)
+    with Names(_EXPANSION):
+        stages.expand(
+            candidate_blocks,
+            Rows(torch.maximum(row_ke, row_ks), ks=row_ks),
+            candidate_size=candidate_block_size,
+            block_size=sparse_block_kv,
+            keep_duplicates=keep_duplicates,
+            fixed_width=True,
+            out=Expanded(out[0], None, out[1]),
+        )
     return out
 
 
@@ -104,9 +127,9 @@ def sparse_topk_remap(
     topk_tokens: int,
     topk_indices: torch.Tensor,
     *,
-    col_indices: Optional[torch.Tensor] = None,
-    workspace: Optional[torch.Tensor] = None,
-    zero_starts: Optional[torch.Tensor] = None,
+    col_indices: torch.Tensor | None = None,
+    workspace: torch.Tensor | None = None,
+    zero_starts: torch.Tensor | None = None,
     decode: bool = False,
 ) -> None:
     """The best ``topk_tokens`` of each row's first ``end`` columns as positions of its request.
@@ -118,16 +141,23 @@ def sparse_topk_remap(
         topk_indices: int32 ``[R, topk_tokens or more]``; the first ``topk_tokens`` are written,
             ascending, -1 in the tail.
     """
+    sparse_block(sparse_block_kv)
+    rows = int32("sparse_indices", sparse_indices, (None, None)).shape[0]
+    int32("row_ks", row_ks, (rows,), sparse_indices.device)
+    int32("topk_indices", topk_indices, (rows, None), sparse_indices.device)
+    if not isinstance(end, torch.Tensor):
+        raise ArgumentError("end", "a torch tensor", type(end).__name__)
     visible = torch.full_like(row_ks, _INT32_MAX)  # `end` says what counts
-    stages.topk(
-        logits,
-        Rows(visible, ks=row_ks),
-        topk_tokens,
-        columns=end if end.dtype == torch.int32 else end.int(),
-        blocks=sparse_indices,
-        block_size=sparse_block_kv,
-        out=Selection(positions=topk_indices[:, :topk_tokens]),
-    )
+    with Names(_REMAP):
+        stages.topk(
+            logits,
+            Rows(visible, ks=row_ks),
+            topk_tokens,
+            columns=end if end.dtype == torch.int32 else end.int(),
+            blocks=sparse_indices,
+            block_size=sparse_block_kv,
+            out=Selection(positions=topk_indices[:, :topk_tokens]),
+        )
 
 
 def sparse_mqa_logits_prefill_chunk(
@@ -146,10 +176,10 @@ def sparse_mqa_logits_prefill_chunk(
     *,
     sparse_indices: torch.Tensor,
     end: torch.Tensor,
-    col_indices: Optional[torch.Tensor] = None,
-    zero_starts: Optional[torch.Tensor] = None,
-    workspace: Optional[torch.Tensor] = None,
-    kernel_metadata: Optional[torch.Tensor] = None,
+    col_indices: torch.Tensor | None = None,
+    zero_starts: torch.Tensor | None = None,
+    workspace: torch.Tensor | None = None,
+    kernel_metadata: torch.Tensor | None = None,
 ) -> torch.Tensor:
     """Scores and selection of one prefill chunk over its gathered K.
 
@@ -204,7 +234,7 @@ def sparse_mqa_logits_paged_decode(
     weights: torch.Tensor,
     row_ke: torch.Tensor,
     block_table: torch.Tensor,
-    row_indices: Optional[torch.Tensor],
+    row_indices: torch.Tensor | None,
     candidate_blocks: torch.Tensor,
     candidate_block_size: int,
     sparse_block_kv: int,
@@ -214,9 +244,9 @@ def sparse_mqa_logits_paged_decode(
     row_ks: torch.Tensor,
     sparse_indices: torch.Tensor,
     end: torch.Tensor,
-    col_indices: Optional[torch.Tensor] = None,
-    workspace: Optional[torch.Tensor] = None,
-    kernel_metadata: Optional[torch.Tensor] = None,
+    col_indices: torch.Tensor | None = None,
+    workspace: torch.Tensor | None = None,
+    kernel_metadata: torch.Tensor | None = None,
 ) -> torch.Tensor:
     """Scores and selection of decode rows over paged K.
 

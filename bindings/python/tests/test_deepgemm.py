@@ -184,3 +184,58 @@ def test_cuda_graph_replays_other_contents() -> None:
     graph.replay()
     torch.cuda.synchronize()
     assert torch.equal(out.view(torch.int16), paged_logits(other, lists).view(torch.int16))
+
+
+def refusals(p: Paged):  # type: ignore[no-untyped-def]
+    """Calls that have one wrong argument each, and its name."""
+    lists, zeros = p.lists(12, -1), torch.zeros_like(p.lens)
+    ragged, paged = (
+        deepgemm.get_sparse_mqa_logits_metadata,
+        deepgemm.get_paged_sparse_mqa_logits_metadata,
+    )
+    logits = deepgemm.fp8_fp4_paged_sparse_mqa_logits
+    made = paged(p.lens, p.table, None, p.page, lists, torch.int8, 8)
+    q = (p.q, p.q_sf)
+    return [
+        ("cu_seq_len_k_start", lambda: ragged(zeros[:1], p.lens, 400, lists, torch.int8, 8)),
+        ("cu_seq_len_k_start[0]", lambda: ragged(zeros - 9, p.lens, 400, lists, torch.int8, 8)),
+        ("cu_seq_len_k_end", lambda: ragged(zeros, p.lens.long(), 400, lists, torch.int8, 8)),
+        ("num_kv_tokens", lambda: ragged(zeros, p.lens, -1, lists, torch.int8, 8)),
+        ("sparse_kv_block_indices", lambda: ragged(zeros, p.lens, 4, lists[0], torch.int8, 8)),
+        ("qk_dtype", lambda: ragged(zeros, p.lens, 400, lists, torch.bfloat16, 8)),
+        ("sparse_block_kv", lambda: ragged(zeros, p.lens, 400, lists, torch.int8, "8")),
+        ("context_lens", lambda: paged(p.lens[:1], p.table, None, 64, lists, torch.int8, 8)),
+        ("block_table", lambda: paged(p.lens, p.table[:1], None, 64, lists, torch.int8, 8)),
+        ("block_table", lambda: paged(p.lens, p.table.long(), None, 64, lists, torch.int8, 8)),
+        ("q", lambda: logits(p.q, p.kv, p.w, made, 12, 8)),
+        ("q[1]", lambda: logits((p.q, None), p.kv, p.w, made, 12, 8)),
+        ("kv_cache", lambda: logits(q, p.kv.squeeze(2), p.w, made, 12, 8)),
+        ("kv_cache", lambda: logits(q, p.kv.float(), p.w, made, 12, 8)),
+        ("weights", lambda: logits(q, p.kv, p.w.half(), made, 12, 8)),
+        ("metadata", lambda: logits(q, p.kv, p.w, None, 12, 8)),
+        ("metadata", lambda: logits(q, p.kv, p.w, torch.cat([made, made], 1)[:, :8], 12, 8)),
+        ("metadata[0]", lambda: logits(q, p.kv, p.w, torch.full_like(made, 0x7F), 12, 8)),
+        (  # places of blocks in other pages
+            "metadata",
+            lambda: logits(
+                q, p.kv, p.w, paged(p.lens, p.table, None, 32, lists, torch.int8, 8), 12, 8
+            ),
+        ),
+    ]
+
+
+def test_every_wrong_argument_is_named() -> None:
+    for name, call in refusals(Paged("cpu", [100, 200])):
+        with pytest.raises(tamis.Error) as error:
+            call()
+        assert error.value.name == name, str(error.value)
+        assert error.value.required and error.value.found
+
+
+@pytest.mark.parametrize("device", DEVICES)
+def test_no_rows(device: str) -> None:
+    p = Paged(device, [100, 200])
+    lists = p.lists(12, -1)
+    for name in ("lens", "table", "q", "q_sf", "w"):
+        setattr(p, name, getattr(p, name)[:0])
+    assert paged_logits(p, lists[:0]).shape == (0, 96)

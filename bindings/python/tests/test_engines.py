@@ -9,6 +9,7 @@ import pytest
 
 from dropin import DEVICES, Paged, torch
 
+import tamis
 from tamis import sglang, vllm
 
 INT32_MAX = 2**31 - 1
@@ -219,3 +220,54 @@ def test_sglang_publish_and_select(device: str) -> None:
         slot = {int(p.table[r, j // p.page]) * p.page + j % p.page: j for j in range(n)}
         positions = [slot[s] if s >= 0 else -1 for s in out[r].tolist()]
         agrees(positions, p.scores(r), columns, topk)
+
+
+@pytest.mark.parametrize("device", DEVICES)
+def test_lengths_past_the_page_table_end_with_it(device: str) -> None:
+    p = Paged(device, [1000, 333])
+    for pages in (0, 2):
+        lists = p.lists(40, -1)
+        places = sglang.sort_candidate_blocks(lists, p.lens, p.table[:, :pages], p.page)
+        held = pages * p.page // 8
+        assert lists.tolist() == [[*range(held), *[INT32_MAX] * (40 - held)]] * 2
+        for r in range(2):
+            pools = [int(p.table[r, i * 8 // p.page]) * (p.page // 8) for i in range(held)]
+            want = [at + i % (p.page // 8) for i, at in enumerate(pools)]
+            assert places[r].tolist() == want + [INT32_MAX] * (40 - held)
+
+
+def test_every_wrong_argument_is_named() -> None:
+    p = Paged("cpu", [100, 200])
+    lists, zeros, scores = p.lists(8, -1), torch.zeros_like(p.lens), torch.zeros(2, 64)
+    expand, remap = vllm.candidate_blocks_to_sparse_indices, vllm.sparse_topk_remap
+    sort, best_of = sglang.sort_candidate_blocks, sglang.topk_transform_bf16_small
+    out = torch.zeros((2, 16), dtype=torch.int32)
+    wide = torch.zeros((2, 5000), dtype=torch.int32)
+    for name, call in [
+        ("candidate_blocks", lambda: expand(lists.long(), zeros, p.lens, 8, 8)),
+        ("candidate_blocks", lambda: expand(lists[0], zeros, p.lens, 8, 8)),
+        ("candidate_block_size", lambda: expand(lists, zeros, p.lens, 12, 8)),
+        ("sparse_block_kv", lambda: expand(lists, zeros, p.lens, 8, 0)),
+        ("row_ks", lambda: expand(lists, zeros[:1], p.lens, 8, 8)),
+        ("out[0]", lambda: expand(lists, zeros, p.lens, 8, 8, out=(lists[:, :3], zeros))),
+        ("out", lambda: expand(lists, zeros, p.lens, 8, 8, out=lists)),
+        ("candidate_block_size", lambda: vllm.pick_sparse_block_kv(4)),
+        ("end[0]", lambda: remap(scores, lists, p.lens, zeros, 8, 16, out)),
+        ("topk_indices", lambda: remap(scores, lists, zeros, zeros, 8, 16, out[:, :4])),
+        ("topk_indices", lambda: remap(scores, lists, zeros, zeros, 8, 16, out.long())),
+        ("topk_tokens", lambda: remap(scores, lists, zeros, zeros, 8, 0, out)),
+        ("sparse_indices", lambda: remap(scores[:, :8], lists, zeros, zeros, 8, 16, out)),
+        ("logits", lambda: remap(scores.half(), lists, zeros, zeros, 8, 16, out)),
+        ("logits", lambda: sglang.amax_topk_blocks(scores[:1], p.lens, None, 4)),
+        ("seq_lens", lambda: sglang.amax_topk_blocks(scores, p.lens.long(), None, 4)),
+        ("page_size", lambda: sort(lists, p.lens, p.table, 12)),
+        ("page_table", lambda: sort(lists, p.lens, p.table[:1], 64)),
+        ("out_pages", lambda: sort(lists, p.lens, p.table, 64, out_pages=lists.long())),
+        ("page_size", lambda: best_of(scores, zeros, lists, out, 0)),
+        ("out_page_indices", lambda: best_of(scores, zeros, lists, out.long(), 8)),
+        ("out_page_indices", lambda: best_of(scores, zeros, lists, wide, 8)),
+    ]:
+        with pytest.raises(tamis.Error) as error:
+            call()
+        assert error.value.name == name, str(error.value)
+        assert error.value.required and error.value.found
