@@ -322,8 +322,24 @@ def test_usage_is_one_line(tmp_path, words):
 
 
 def test_no_folder_for_the_page(tmp_path):
-    ran = run(tiny(tmp_path / "t.safetensors"), "-o", tmp_path / "none" / "page.html")
-    assert ran.returncode == 2 and ran.stderr.count("\n") == 1 and "none" in ran.stderr
+    trace = tiny(tmp_path / "t.safetensors")
+    for out in (tmp_path / "none" / "page.html", tmp_path):
+        ran = run(trace, "-o", out)
+        assert ran.returncode == 2 and ran.stderr.count("\n") == 1, ran.stderr
+        assert f"{out}: required" in ran.stderr and "found" in ran.stderr
+
+
+def test_output_that_nobody_reads_is_no_traceback(tmp_path):
+    trace = tiny(tmp_path / "t.safetensors")
+    words = [sys.executable, "-m", "tamis.report", str(trace), "--json"]
+    there, here = os.pipe()
+    os.close(there)
+    with os.fdopen(here, "w") as pipe:
+        ran = subprocess.run(words, stdout=pipe, stderr=subprocess.PIPE, text=True)
+    assert (ran.returncode, ran.stderr) == (2, "")
+    with open("/dev/full", "w") as full:
+        ran = subprocess.run(words, stdout=full, stderr=subprocess.PIPE, text=True)
+    assert ran.returncode == 2 and ran.stderr == "tamis report: output: No space left on device\n"
 
 
 def test_a_failed_write_leaves_nothing(tmp_path, monkeypatch):

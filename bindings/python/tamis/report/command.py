@@ -63,6 +63,12 @@ def _options(argv: Optional[list[str]]) -> argparse.Namespace:
     for name in filter(None, (options.trace, options.result)):
         if options.output and _same_file(name, options.output):
             parser.error(f"{options.output}: the page would replace {name}")
+    if options.output:
+        folder = os.path.dirname(os.path.abspath(options.output))
+        if os.path.isdir(options.output):
+            parser.error(f"{options.output}: required a file to write, found a folder")
+        if not os.path.isdir(folder) or not os.access(folder, os.W_OK):
+            parser.error(f"{options.output}: required a folder that can be written, found {folder}")
     return options
 
 
@@ -112,7 +118,18 @@ def run(argv: Optional[list[str]] = None) -> int:
         print("tamis report: stopped", file=sys.stderr)
         return 2
     if options.json:
-        print(json.dumps(page.plain(data), indent=1))
-    else:
-        print(f"{options.output}: {os.path.getsize(options.output):,} bytes")
+        return _told(json.dumps(page.plain(data), indent=1))
+    return _told(f"{options.output}: {os.path.getsize(options.output):,} bytes")
+
+
+def _told(text: str) -> int:
+    """Prints the text: 0, or 2 where nobody reads to its end, or nothing takes it."""
+    try:
+        print(text, flush=True)
+    except OSError as error:
+        # What is left in the buffer would be written, and fail, once more at exit.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        if not isinstance(error, BrokenPipeError):
+            print(f"tamis report: output: {error.strerror}", file=sys.stderr)
+        return 2
     return 0
