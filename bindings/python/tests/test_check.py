@@ -180,6 +180,21 @@ def test_ties_are_told_from_wrong_members(tmp_path):
     assert (report.verdict, len(report.findings)) == ("tie order only", 1)
 
 
+def test_ties_outside_the_blocks_are_no_ties(tmp_path):
+    k = np.zeros((70, 32), np.uint8)
+    path = written(tmp_path / "a.safetensors", change={"k.2.codes": k})
+    result = tamis.run(path)
+    assert result.blocks[2].tolist() == [0, 1, 2, 4]
+    result.selected[3][2, -1] = 24
+    result.save(tmp_path / "r.safetensors")
+    report = tamis.check(path, tmp_path / "r.safetensors", rows="all")
+    assert report.verdict == "WRONG"
+    assert report.findings[0].fault == "outside the published blocks"
+    if COMMAND:
+        said, _ = commands(path, tmp_path / "r.safetensors", "--rows", "all")
+        assert told(report) == said["differences"]
+
+
 def test_rows_are_sampled_as_the_command_samples(tmp_path):
     path = written(tmp_path / "a.safetensors")
     result = tamis.run(path)

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from problems import paged
+from problems import paged, strided
 
 import tamis
 from tamis import errors, reference
@@ -244,6 +244,34 @@ def test_stamps_and_limits_are_errors_and_write_nothing():
         plan.step(context, starts[:3], page_tables=server.tables)
     with pytest.raises(errors.LayoutError):
         plan.layer(3, tamis.KCache.rows(np.zeros((9, 68), np.uint8)), query).run(second)
+
+
+def test_outputs_have_room_for_padding():
+    server = Server(3)
+    plan = server.indexer.plan(**LIMITS)
+    context, starts = np.array([50, 60, 70]), np.array([0, 1, 2, 3], np.int32)
+    step = plan.step(context, starts, page_tables=server.tables, padded_rows=5)
+    with pytest.raises(errors.ArgumentError, match="rows: required outputs of 5 rows or more"):
+        plan.layer(3, server.k[1], server.queries(3)).run(step)
+    short = tamis.Selection(np.zeros((5, 24), np.int32), counts=np.zeros(4, np.int32))
+    with pytest.raises(errors.ArgumentError, match="rows: required outputs of 5 rows or more"):
+        plan.layer(3, server.k[1], server.queries(3), rows=5, out=short).run(step)
+
+
+def test_page_tables_keep_their_strides():
+    server = Server(3)
+    plan = server.indexer.plan(**LIMITS)
+    context, starts = np.array([50, 60, 70]), np.array([0, 1, 2, 3], np.int32)
+    query = server.queries(3)
+    want = plan.layer(3, server.k[1], query)
+    step = plan.step(context, starts, page_tables=server.tables)
+    want = want.run(step).positions.copy()
+    wide = {ratio: strided(table) for ratio, table in server.tables.items()}
+    step = plan.step(context, starts, page_tables=wide)
+    assert np.array_equal(plan.layer(3, server.k[1], query).run(step).positions, want)
+    rows = tamis.Rows(context.astype(np.int32), None, np.arange(3, dtype=np.int32), wide[1])
+    made = tamis.stages.source(server.k[1], rows, query, 24)
+    assert np.array_equal(made.selection.positions, want)
 
 
 def test_short_steps_are_told():

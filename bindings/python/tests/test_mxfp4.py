@@ -4,6 +4,7 @@
 from fractions import Fraction
 
 import numpy as np
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from problems import bits
@@ -60,6 +61,18 @@ def test_every_bfloat16_is_quantized_as_the_library_does():
     mine, my_scales, _ = tamis.reference.q_prepare(q, positions, table)
     assert np.array_equal(codes, mine)
     assert np.array_equal(scales, my_scales)
+
+
+@pytest.mark.parametrize("exponent", [-120, -3, 0, 5, 100])
+def test_scales_change_where_the_product_does(exponent):
+    """The largest values around 6 * 2^e: the product with f32(1/6) decides, in its last bit."""
+    largest = np.float32(6 * 2.0**exponent)
+    for step in range(-4, 5):
+        x = np.zeros((1, 32), np.float32)
+        x[0, 7] = (largest.view(np.int32) + step).view(np.float32)
+        codes, scales = mxfp4.quantize(x)
+        assert scales[0, 0] == scale_by_fractions(x[0])
+        assert codes[0, 3] >> 4 == nearest_code(x[0, 7], scales[0, 0])
 
 
 def test_broken_groups_become_nan_rows():

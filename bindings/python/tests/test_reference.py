@@ -82,6 +82,24 @@ def test_exact_scores_by_fractions(seed, spread, heads):
     assert finite.any()
 
 
+@pytest.mark.parametrize("below", range(25, 120, 5))
+def test_the_smallest_group_breaks_a_tie(below):
+    """1 + 2^-24 is a tie of float32, which a group far below it breaks, upwards or downwards."""
+    k_codes, q_codes = np.zeros((2, 64), np.uint8), np.zeros((4, 64), np.uint8)
+    q_codes[0, [0, 16, 32]] = 2  # one element of 1 in three groups
+    k_codes[:, [0, 16]] = 2
+    k_codes[:, 32] = 2, 2 | 8
+    k_scales = np.array([[127, 127 - 24, 127 - below, 127 - below]] * 2, np.uint8)
+    q_scales = np.full((4, 4), 127, np.uint8)
+    weights = np.array([1, 0, 0, 0], np.float32)
+    want = [1 + np.float32(2.0**-23), np.float32(1)]
+    assert reference.scores(k_codes, k_scales, q_codes, q_scales, weights).tolist() == want
+    k = tamis.KCache.split(k_codes, k_scales)
+    query = tamis.Query(q_codes[None], q_scales[None], weights[None])
+    made = tamis.stages.mqa_logits(k, tamis.Rows(np.array([2], np.int32)), query)
+    assert made.logits[0].tolist() == want
+
+
 @settings(max_examples=300, deadline=None)
 @given(*[st.floats(width=32, allow_nan=False, allow_infinity=False)] * 3)
 def test_fma_rounds_once(a, b, c):
