@@ -3,7 +3,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib.util
+import io
+import re
 import sys
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
@@ -14,7 +17,8 @@ from dropin import DEVICES, Paged, torch
 
 from tamis import vllm
 
-EXAMPLES = Path(__file__).resolve().parents[3] / "examples"
+ROOT = Path(__file__).resolve().parents[3]
+EXAMPLES = ROOT / "examples"
 LENS = [0, 1, 100, 130, 333, 1000]
 
 
@@ -124,3 +128,23 @@ def test_vllm_plugin_changes_nothing_of_another_vllm(monkeypatch: pytest.MonkeyP
     assert (
         kernels.sparse_mqa_logits_prefill_chunk is None and not builder.has_deep_gemm_sparse_mqa()
     )
+
+
+@pytest.mark.parametrize("page, skipped", [("bindings/python/README.md", 1), ("docs/vllm.md", 0)])
+def test_code_of_the_pages_runs(
+    page: str, skipped: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Block after block, as a reader would paste them; the last ``skipped`` are sketches."""
+    if not (ROOT / "data" / "trace_a.safetensors").exists():
+        pytest.skip("SKIPPED: the bundled trace is not here")
+    text = (ROOT / page).read_text()
+    blocks = re.findall(r"```python\n(.*?)```", text, re.S)
+    blocks = blocks[: len(blocks) - skipped]
+    monkeypatch.chdir(tmp_path)
+    printed = io.StringIO()
+    names: dict = {"__name__": "page"}  # type: ignore[type-arg]
+    with contextlib.redirect_stdout(printed):
+        for block in blocks:
+            exec(block.replace('"data/', f'"{ROOT}/data/'), names)
+    promised = re.findall(r"It prints `([^`]*)`", text)
+    assert blocks and promised and all(line in printed.getvalue() for line in promised)
