@@ -53,7 +53,17 @@ _from_buffer: Any = ctypes.c_char.from_buffer
 class _Field:
     """A pointer of the struct and the array that it was checked with."""
 
-    __slots__ = ("attribute", "device", "dtype", "shape", "strides", "struct", "view", "writable")
+    __slots__ = (
+        "attribute",
+        "device",
+        "dtype",
+        "kind",
+        "shape",
+        "strides",
+        "struct",
+        "view",
+        "writable",
+    )
 
     def __init__(
         self, struct: ctypes.Structure, attribute: str, view: View, writable: bool
@@ -63,31 +73,44 @@ class _Field:
         self.writable = writable
         self.view = view
         owner = view.owner
+        self.kind = type(owner) if arrays.is_torch(owner) else None
         self.dtype = getattr(owner, "dtype", None)
         self.shape = getattr(owner, "shape", None)
-        self.device = getattr(owner, "device", None)
-        self.strides = _strides(owner)
+        self.strides: Any = None
+        self.device = -1
+        if self.kind is not None:
+            self.strides = owner.stride()
+            self.device = owner.get_device()
+        elif isinstance(owner, np.ndarray):
+            self.strides = owner.strides
 
     def exchange(self, name: str, x: Any) -> None:
         """Points at x, which has to be as the array before it was."""
-        if x.__class__ is np.ndarray:
-            if x.dtype == self.dtype and x.shape == self.shape and x.strides == self.strides:
-                try:  # the quickest way to an address; of dense arrays that can be written
-                    pointer = ctypes.addressof(_from_buffer(x))
-                except (TypeError, ValueError):
-                    pointer = 0 if self.writable else x.__array_interface__["data"][0]
-                if pointer and pointer % self.view.itemsize == 0:
+        kind = x.__class__
+        if kind is self.kind:  # of torch
+            if (
+                x.dtype is self.dtype
+                and x.shape == self.shape
+                and x.stride() == self.strides
+                and x.get_device() == self.device
+            ):
+                pointer = x.data_ptr()
+                if pointer:  # none: empty, or a tensor without memory
                     setattr(self.struct, self.attribute, pointer)
                     return
         elif (
-            arrays.is_torch(x)
+            kind is np.ndarray
             and x.dtype == self.dtype
             and x.shape == self.shape
-            and x.stride() == self.strides
-            and x.device == self.device
+            and x.strides == self.strides
         ):
-            setattr(self.struct, self.attribute, x.data_ptr())
-            return
+            try:  # the quickest way to an address; of dense arrays that can be written
+                pointer = ctypes.addressof(_from_buffer(x))
+            except (TypeError, ValueError):
+                pointer = 0 if self.writable else x.__array_interface__["data"][0]
+            if pointer and pointer % self.view.itemsize == 0:
+                setattr(self.struct, self.attribute, pointer)
+                return
         self._exchange_other(name, x)
 
     def _exchange_other(self, name: str, x: Any) -> None:
@@ -99,12 +122,6 @@ class _Field:
                 raise ArgumentError(name, f"strides {was.strides}", f"strides {v.strides}")
         setattr(self.struct, self.attribute, v.pointer)
         self.view = v
-
-
-def _strides(owner: Any) -> Any:
-    if isinstance(owner, np.ndarray):
-        return owner.strides
-    return owner.stride() if arrays.is_torch(owner) else None
 
 
 class Call(Generic[T]):

@@ -101,6 +101,10 @@ def test_prepared_calls_exchange_tensors():
         call.update({"blocks": blocks.long()})
     with pytest.raises(errors.ArgumentError, match="strides"):
         call.update({"blocks": torch.zeros(4, 9, dtype=torch.int32)[:, :5]})
+    with pytest.raises(
+        errors.ArgumentError, match="blocks: required an array on cpu, found one on"
+    ):
+        call.update({"blocks": blocks.to("meta")})
     call.update({"blocks": blocks.numpy()})  # another kind of array that fits
     assert torch.equal(call.run().positions, stages.consume(k, rows, fresh, blocks, 16).positions)
 
