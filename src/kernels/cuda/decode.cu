@@ -55,13 +55,13 @@ __device__ inline void consume_split(const tamis_sparse_mqa_logits_args &a,
             id = __ldg(a.blocks + r * a.blocks_stride + at);
             where = a.physical ? (uint32_t)__ldg(a.physical + r * a.physical_stride + at) : 0;
         }
-        const QueryBits bits = load_query_bits(a.query, r, a.numerics);
         const Listed list = listed_of(a, r);
         if (list.count > 0) {
             const bool seen =
                 at < list.count && (uint32_t)id <= (uint32_t)(list.length - 1) / kBlock;
             id = seen ? id : -1;
             where = a.physical ? where : listed_where(list, (int32_t)at, id);
+            const QueryBits bits = load_query_bits(a.query, r, a.numerics);
             score_listed(a, list, r, first, (int)gridDim.x * kWarps, steps, query, bits, id,
                          seen ? where : 0, [&](int32_t column, bool live, float score) {
                              if (column < end) {
