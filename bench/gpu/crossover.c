@@ -2,8 +2,8 @@
 /*
  * crossover.c: where the dense route of a consumer stops paying on one GPU: layers of device plans
  * with indexer_sparse_logits on, off and auto over rows of one length, the same bytes first, then
- * times. TAMIS_CUDA_AUTO_QUARTERS and _ROWS are set from it: docs/benchmarks-gpu.md, "The crossover
- * of auto". Here auto has both routes however few the rows are.
+ * times. TAMIS_CUDA_AUTO_ROWS, _SHARE and _QUARTERS are set from it: docs/benchmarks-gpu.md, "The
+ * crossover of auto". Here auto has both routes however few the rows are.
  *
  *   crossover [ROWS POSITIONS ROWS_OF_A_REQUEST]...
  *
@@ -219,7 +219,7 @@ static tamis_cuda_plan *make_plan(bench *b, const scene *s, const tamis_indexer 
     int64_t bytes = tamis_cuda_plan_bytes(indexer, &limits, &b->error);
     good(b, tamis_cuda_plan_create(b->cuda, indexer, &limits, device(b, bytes), bytes, b->stream,
                                    &plan, &b->error));
-    plan->auto_rows = 1;
+    plan->auto_rows = plan->auto_share = 1;
     return plan;
 }
 
@@ -318,8 +318,7 @@ int main(int argc, char **argv) {
         measure(&b, atoll(argv[i]), atoll(argv[i + 1]), atoll(argv[i + 2]));
     }
     for (int i = 0; i < (int)(sizeof lengths / sizeof *lengths) && argc == 1; i++) {
-        measure(&b, 64, lengths[i], 1);
-        measure(&b, 64, lengths[i], 64);
+        measure(&b, 128, lengths[i], 128);
         measure(&b, 256, lengths[i], 256);
         measure(&b, 512, lengths[i], 512);
         measure(&b, 8192, lengths[i], 8192);

@@ -206,7 +206,7 @@ static void make_plan(plan_run *p) {
     REQUIRE_OK(tamis_cuda_plan_create(p->device->cuda, p->indexer, &limits, keep(p, bytes), bytes,
                                       p->device->stream, &p->plan, &error),
                error);
-    p->plan->auto_rows = 1; /* both routes, however few the rows are */
+    p->plan->auto_rows = p->plan->auto_share = 1; /* both routes, however few the rows are */
 }
 
 static void make_step(plan_run *p) {

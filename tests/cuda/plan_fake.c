@@ -189,8 +189,8 @@ static void runs(void **state) {
 
 /* Launches of a layer of one step: the routes that its plan may need, scores and selection in one
  * kernel where the shape allows. */
-static int launched(const layers *l, int32_t mode, int64_t auto_rows, int64_t max_context,
-                    int32_t layer) {
+static int launched(const layers *l, int32_t mode, int64_t auto_rows, int64_t auto_share,
+                    int64_t max_context, int32_t layer) {
     tamis_indexer *indexer = layers_indexer(l, "auto", mode);
     tamis_plan_limits limits = twin_limits(l, ROWS);
     tamis_cuda_plan *plan;
@@ -201,7 +201,9 @@ static int launched(const layers *l, int32_t mode, int64_t auto_rows, int64_t ma
                                      tamis_cuda_plan_bytes(indexer, &limits, &e), NULL, &plan, &e),
               &e, __LINE__);
     assert_int_equal(plan->auto_rows, TAMIS_CUDA_AUTO_ROWS);
+    assert_int_equal(plan->auto_share, TAMIS_CUDA_AUTO_SHARE);
     plan->auto_rows = auto_rows;
+    plan->auto_share = auto_share;
     succeeded(tamis_cuda_step_make(plan, &l->batch, &step, NULL, &e), &e, __LINE__);
     int before = machine->launches;
     outcome out = outcome_make(l, layer, ROWS);
@@ -222,17 +224,20 @@ static void routes(void **state) {
     seed(4);
     layers *l = layers_make(sizes, some, COUNT(some));
     int64_t rows = l->batch.tokens;
-    assert_int_equal(launched(l, TAMIS_SPARSE_ON, 1, 300, LAYER_CONSUMER), 3);
-    assert_int_equal(launched(l, TAMIS_SPARSE_OFF, 1, 300, LAYER_CONSUMER), 3);
-    assert_int_equal(launched(l, TAMIS_SPARSE_AUTO, rows, 300, LAYER_CONSUMER), 5);
-    assert_int_equal(launched(l, TAMIS_SPARSE_AUTO, rows, border + 1, LAYER_CONSUMER), 5);
-    assert_int_equal(launched(l, TAMIS_SPARSE_AUTO, rows, border, LAYER_CONSUMER), 3);
-    assert_int_equal(launched(l, TAMIS_SPARSE_AUTO, rows + 1, 300, LAYER_CONSUMER), 3);
-    assert_int_equal(launched(l, TAMIS_SPARSE_AUTO, rows, 300, LAYER_SOURCE), 6);
+    assert_int_equal(launched(l, TAMIS_SPARSE_ON, 1, 1, 300, LAYER_CONSUMER), 3);
+    assert_int_equal(launched(l, TAMIS_SPARSE_OFF, 1, 1, 300, LAYER_CONSUMER), 3);
+    assert_int_equal(launched(l, TAMIS_SPARSE_AUTO, rows, 1, 300, LAYER_CONSUMER), 5);
+    assert_int_equal(launched(l, TAMIS_SPARSE_AUTO, rows, 1, border + 1, LAYER_CONSUMER), 5);
+    assert_int_equal(launched(l, TAMIS_SPARSE_AUTO, rows, 1, border, LAYER_CONSUMER), 3);
+    assert_int_equal(launched(l, TAMIS_SPARSE_AUTO, rows + 1, 1, 300, LAYER_CONSUMER), 3);
+    int64_t share = rows / COUNT(some); /* of each of three requests */
+    assert_int_equal(launched(l, TAMIS_SPARSE_AUTO, rows, share, 300, LAYER_CONSUMER), 5);
+    assert_int_equal(launched(l, TAMIS_SPARSE_AUTO, rows, share + 1, 300, LAYER_CONSUMER), 3);
+    assert_int_equal(launched(l, TAMIS_SPARSE_AUTO, rows, 1, 300, LAYER_SOURCE), 6);
     l = layers_make(fast, one, COUNT(one)); /* rows enough for the machine's 8 multiprocessors */
-    assert_int_equal(launched(l, TAMIS_SPARSE_ON, 1, 300, LAYER_CONSUMER), 2);
-    assert_int_equal(launched(l, TAMIS_SPARSE_AUTO, 1, 300, LAYER_CONSUMER), 4);
-    assert_int_equal(launched(l, TAMIS_SPARSE_ON, 1, 300, LAYER_SOURCE), 5);
+    assert_int_equal(launched(l, TAMIS_SPARSE_ON, 1, 1, 300, LAYER_CONSUMER), 2);
+    assert_int_equal(launched(l, TAMIS_SPARSE_AUTO, 1, 1, 300, LAYER_CONSUMER), 4);
+    assert_int_equal(launched(l, TAMIS_SPARSE_ON, 1, 1, 300, LAYER_SOURCE), 5);
 }
 
 static int after(void **state) {

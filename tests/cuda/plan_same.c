@@ -113,6 +113,7 @@ static void pool(void **state) {
             {held - 1, 1}, {held, 1}, {held + 1, 1}, {held + 2, 1}, {held + 9, 25}};
         seed(60 + (uint64_t)i);
         compare(layers_make(s, near, COUNT(near)), 0, i / 2, "around the pool");
+        compare(layers_make(s, near, 2), 0, i / 2, "no row beyond the pool");
     }
 }
 

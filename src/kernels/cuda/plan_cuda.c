@@ -156,6 +156,7 @@ static tamis_status fill(tamis_cuda_plan *plan, const tamis_plan_limits *limits,
     plan->max_rows = tamis_plan_max_rows(limits);
     plan->longest = tamis_plan_longest_row(&plan->indexer->model, limits);
     plan->auto_rows = TAMIS_CUDA_AUTO_ROWS;
+    plan->auto_share = TAMIS_CUDA_AUTO_SHARE;
     lay_out(plan->indexer, limits, memory, plan, &cleared);
     TAMIS_TRY(pin_status(plan, error));
     return tamis_cuda_checked(plan->cuda,

@@ -18,11 +18,12 @@ enum {
 };
 
 /*
- * `auto`: in steps of at least so many rows, those that see at most so many quarters of the pool
- * take the dense route, which scores more positions, each for less where neighbouring rows share
- * their K. docs/benchmarks-gpu.md, "The crossover of auto", says where both were measured.
+ * `auto`: in steps of at least so many rows, and so many for each request, those that see at most
+ * so many quarters of the pool take the dense route, which scores more positions, each for less
+ * where neighbouring rows share their K. docs/benchmarks-gpu.md, "The crossover of auto", says
+ * where all three were measured.
  */
-enum { TAMIS_CUDA_AUTO_ROWS = 512, TAMIS_CUDA_AUTO_QUARTERS = 4 };
+enum { TAMIS_CUDA_AUTO_ROWS = 256, TAMIS_CUDA_AUTO_SHARE = 8, TAMIS_CUDA_AUTO_QUARTERS = 7 };
 
 typedef struct tamis_tiling {
     int64_t each[TAMIS_TILE_PARTS];
@@ -34,10 +35,10 @@ struct tamis_cuda_plan {
     const tamis_indexer *indexer;
     tamis_plan_limits limits;
     int64_t max_rows;
-    int64_t longest;        /* positions of the longest row */
-    int64_t auto_rows;      /* TAMIS_CUDA_AUTO_ROWS, which tests lower */
-    uint64_t made;          /* steps that the host has queued */
-    int64_t rows, requests; /* of the last of them */
+    int64_t longest;               /* positions of the longest row */
+    int64_t auto_rows, auto_share; /* TAMIS_CUDA_AUTO_ROWS, _SHARE, which tests lower */
+    uint64_t made;                 /* steps that the host has queued */
+    int64_t rows, requests;        /* of the last of them */
     /* On the device. */
     tamis_step_counts *counts;
     tamis_device_stamp *stamp;

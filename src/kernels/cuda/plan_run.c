@@ -115,7 +115,8 @@ static tamis_status begin(tamis_cuda_plan *plan, const tamis_step *step,
         run->layer.rows.page_table_width = 0;
         run->limit = 0;
     }
-    int few = plan->indexer->sparse_logits == TAMIS_SPARSE_AUTO && plan->rows < plan->auto_rows;
+    int few = plan->indexer->sparse_logits == TAMIS_SPARSE_AUTO &&
+              (plan->rows < plan->auto_rows || plan->rows < plan->auto_share * plan->requests);
     run->border = consumer && !few ? tamis_cuda_border(plan->indexer) : -1;
     run->dense = run->border >= 0;
     run->sparse = run->border < plan->longest;
@@ -255,8 +256,9 @@ static tamis_status queue_sparse(const layer_run *run, const row_tile *t, block_
 }
 
 /*
- * Rows of the sparse route, where there are any, have written theirs by then. Inside the pool every
- * block is listed, so that a selection from all scores is the one from listed positions.
+ * Rows of the sparse route, where there are any, have written theirs by then. Where no row sees
+ * more than the pool every block is listed, and a selection from all scores is the one from listed
+ * positions.
  */
 static tamis_status queue_dense(const layer_run *run, const row_tile *t, block_list l,
                                 tamis_error *error) {
@@ -264,8 +266,9 @@ static tamis_status queue_dense(const layer_run *run, const row_tile *t, block_l
     dense.rows.ke = run->plan->gated[1] + t->r;
     tamis_topk_args topk = topk_of(run, &dense, l);
     int32_t how = run->sparse ? TAMIS_TOPK_LIVE_ONLY : 0;
-    if (run->border <= topk.width) {
-        topk.width = run->border;
+    int64_t most = run->border < run->plan->longest ? run->border : run->plan->longest;
+    if (most <= topk.width) {
+        topk.width = most;
         topk.blocks = NULL;
     } else {
         how |= TAMIS_TOPK_GATHER;
