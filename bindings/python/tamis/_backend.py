@@ -17,7 +17,7 @@ from typing import Any
 
 from . import _abi
 from ._library import check, error_address, lib
-from .arrays import Device
+from .arrays import Device, integer
 from .errors import ArgumentError, CudaError
 
 
@@ -30,11 +30,14 @@ class Backend:
     """
 
     def __init__(self, tier: str = "auto", threads: int | None = 1) -> None:
+        if not isinstance(tier, str) or "\0" in tier:
+            raise ArgumentError("tier", "the name of a tier", repr(tier))
         handle = ctypes.c_void_p()
         check(lib.tamis_backend_create(tier.encode(), ctypes.addressof(handle), error_address()))
         self.handle = handle.value
         if threads is None:
             threads = len(os.sched_getaffinity(0))
+        threads = integer("threads", threads)
         if not 1 <= threads <= 1024:
             raise ArgumentError("threads", "1 .. 1024", str(threads))
         self.threads = threads
@@ -88,6 +91,8 @@ _guard = threading.Lock()
 def cpu(backend: Backend | None = None, threads: int = 1) -> Backend:
     """The backend given, or a shared one of the best tier with that many threads."""
     if backend is not None:
+        if not isinstance(backend, Backend):
+            raise ArgumentError("backend", "a tamis.Backend", repr(backend))
         return backend
     with _guard:
         if threads not in _default:

@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 
 from . import _abi
 from ._library import lib
+from .arrays import integer
 from .errors import ArgumentError, FormatError
 from .model import Config, Model, load_json
 from .views import LAYOUTS
@@ -97,12 +98,12 @@ class Options:
         o.model = ctypes.addressof(self._model)
         o.settings = ctypes.addressof(self._settings)
         o.tier = tier.encode()
-        o.page_size = page_size if layout == "mxfp4_page" else 0
-        o.page_align = page_align
-        o.page_stride = page_stride
-        o.context_parallel = context_parallel
-        o.decode_parallel = decode_parallel
-        o.workspace_limit = workspace_limit
+        _set(o, "page_size", page_size if layout == "mxfp4_page" else 0)
+        _set(o, "page_align", page_align)
+        _set(o, "page_stride", page_stride)
+        _set(o, "context_parallel", context_parallel)
+        _set(o, "decode_parallel", decode_parallel)
+        _set(o, "workspace_limit", workspace_limit)
         if limits is not None:
             self._limits = limits_struct(limits)
             o.limits = ctypes.addressof(self._limits)
@@ -126,5 +127,11 @@ def limits_struct(limits: Mapping[str, int]) -> _abi.PlanLimitsStruct:
     for name, value in limits.items():
         if name not in names:
             raise ArgumentError(f"limits.{name}", " or ".join(names), "an unknown name")
-        setattr(s, name, value)
+        _set(s, name, value, "limits.")
     return s
+
+
+def _set(struct: ctypes.Structure, name: str, value: Any, prefix: str = "") -> None:
+    """Sets a field that holds an integer; ctypes would cut what is too long for it."""
+    bits = 8 * getattr(type(struct), name).size
+    setattr(struct, name, integer(prefix + name, value, bits))

@@ -14,6 +14,7 @@ from .arrays import (
     FLOATS,
     INT32,
     Maker,
+    dimension,
     require,
     stride,
 )
@@ -61,8 +62,21 @@ class SourceOutput(NamedTuple):
     counts: Any
 
 
+def typed(name: str, x: Any, kind: type) -> None:
+    """x has to be one of the package's own."""
+    if not isinstance(x, kind):
+        raise ArgumentError(name, f"a tamis.{kind.__name__}", type(x).__name__)
+
+
+def device_of(k: KCache) -> arrays.Device:
+    """Where K lies."""
+    typed("k", k, KCache)
+    return k.device
+
+
 def point_rows(call: Call[Any], rows: Rows) -> Any:
     """The rows; their C view."""
+    typed("rows", rows, Rows)
     views = rows.views(call.device)
     struct = call.struct.rows
     fill_rows(struct, views)
@@ -81,6 +95,7 @@ def point_key(call: Call[Any], k: KCache) -> None:
 
 def point_query(call: Call[Any], query: Query, rows: int) -> None:
     """Queries, of as many rows."""
+    typed("query", query, Query)
     c, s, w = query.views(call.device)
     if c.shape[0] != rows:
         raise ArgumentError("query.codes", f"{rows} rows, as rows.ke has", f"{c.shape[0]}")
@@ -117,7 +132,9 @@ def point_selection(
 ) -> Selection:
     """The outputs of a selection: the caller's, or new ones of those wanted."""
     struct = call.struct.selection
-    struct.topk = topk
+    struct.topk = topk = dimension("selection.topk", topk, 1, 4096)
+    if out is not None:
+        typed("out", out, Selection)
     for name in want:
         if name not in Selection._fields:
             raise ArgumentError("want", "names of " + ", ".join(Selection._fields), repr(name))
@@ -176,6 +193,7 @@ def point_published(
     call: Call[Any], rows: int, width: int, out: Blocks | None, maker: Maker | None
 ) -> Blocks:
     """The outputs of a publish."""
+    width = dimension("topk_blocks", width, 1, 4096)
     given = out or Blocks(None, None)
     blocks, b = output(call.device, "blocks", given.blocks, maker, "int32", (rows, width))
     counts, n = output(call.device, "counts", given.counts, maker, "int32", (rows,))

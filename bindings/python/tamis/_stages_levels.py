@@ -13,6 +13,7 @@ from ._stage_parts import (
     WANT,
     Blocks,
     SourceOutput,
+    device_of,
     point_lists,
     point_published,
     point_scored,
@@ -21,6 +22,8 @@ from ._stage_parts import (
 from .arrays import (
     Maker,
     Stream,
+    dimension,
+    integer,
 )
 from .views import KCache, Query, Rows, Selection
 
@@ -54,11 +57,11 @@ def consume(
         workspace: bytes, aligned to 64; None: taken here.
     """
     call: Call[Selection] = Call(
-        "consume", _abi.ConsumeArgs(), k.device, backend, threads, stream, workspace
+        "consume", _abi.ConsumeArgs(), device_of(k), backend, threads, stream, workspace
     )
     a = call.struct
     count = point_scored(call, k, rows, query, numerics)
-    a.block_size = block_size
+    a.block_size = integer("block_size", block_size)
     a.width = point_lists(call, "blocks", blocks, count, counts, physical)
     made = point_selection(call, count, topk, want, out, Maker(blocks, k.device))
     return call.finish(made, count)
@@ -89,11 +92,12 @@ def source(
         workspace: bytes, aligned to 64; None: taken here.
     """
     call: Call[SourceOutput] = Call(
-        "source", _abi.SourceArgs(), k.device, backend, threads, stream, workspace
+        "source", _abi.SourceArgs(), device_of(k), backend, threads, stream, workspace
     )
     a = call.struct
     count = point_scored(call, k, rows, query, numerics)
-    a.block_size, a.topk_blocks = block_size, topk_blocks
+    a.block_size = integer("block_size", block_size)
+    a.topk_blocks = topk_blocks = dimension("topk_blocks", topk_blocks, 0, 4096)
     maker = Maker(rows.ke, k.device)
     published = Blocks(None, None)
     if topk_blocks:
@@ -124,11 +128,11 @@ def dense(
     """Everything scored, then selected, inside ``blocks`` when they are given: the results of
     ``consume`` (or of a full layer) at the price of scoring all."""
     call: Call[Selection] = Call(
-        "dense", _abi.DenseArgs(), k.device, backend, threads, stream, workspace
+        "dense", _abi.DenseArgs(), device_of(k), backend, threads, stream, workspace
     )
     a = call.struct
     count = point_scored(call, k, rows, query, numerics)
-    a.block_size = block_size
+    a.block_size = integer("block_size", block_size)
     if blocks is not None:
         a.width = point_lists(call, "blocks", blocks, count, counts)
     made = point_selection(call, count, topk, want, out, Maker(rows.ke, k.device))

@@ -10,6 +10,7 @@ from ._backend import Backend
 from ._calls import Call, Stage, float_type, output
 from ._stage_parts import (
     Split,
+    device_of,
     point_key,
     point_rope,
     point_rows,
@@ -123,7 +124,8 @@ def k_insert(
         eps: added to the mean square: a number, or float32 ``[1]`` where the work runs.
         ratio: 1 or 2.
     """
-    v = require("x", x, BFLOAT16, (None, k.head_dim), k.device)
+    where = device_of(k)
+    v = require("x", x, BFLOAT16, (None, k.head_dim), where)
     tokens = v.shape[0]
     call: Call[None] = Call(
         "k_insert", _abi.KInsertArgs(), k.device, backend, threads, stream, None
@@ -169,7 +171,7 @@ def k_gather(
         size: destination rows. Rows outside the intervals keep what they hold.
     """
     call: Call[Split] = Call(
-        "k_gather", _abi.KGatherArgs(), k.device, backend, threads, stream, None
+        "k_gather", _abi.KGatherArgs(), device_of(k), backend, threads, stream, None
     )
     a = call.struct
     point_key(call, k)

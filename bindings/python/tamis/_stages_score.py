@@ -10,6 +10,7 @@ from ._backend import Backend
 from ._calls import Call, Stage, float_type, output
 from ._stage_parts import (
     Logits,
+    device_of,
     longest_row,
     point_lists,
     point_rows,
@@ -19,6 +20,8 @@ from .arrays import (
     FLOATS,
     Maker,
     Stream,
+    dimension,
+    integer,
     require,
     stride,
 )
@@ -64,7 +67,7 @@ def mqa_logits(
         dtype: of the scores: float32, or bfloat16, the float32 score rounded once.
     """
     call: Call[Logits] = Call(
-        "mqa_logits", _abi.MqaLogitsArgs(), k.device, backend, threads, stream, None
+        "mqa_logits", _abi.MqaLogitsArgs(), device_of(k), backend, threads, stream, None
     )
     a = call.struct
     count = point_scored(call, k, rows, query, numerics)
@@ -76,7 +79,8 @@ def mqa_logits(
             columns = arrays.view("out.block_max", given.block_max).shape[1] * block_size
         else:
             columns = longest_row(rows, k.device)
-    a.columns, a.block_size = columns, block_size
+    a.columns = columns = dimension("columns", columns, 0, 2**31 - 1)
+    a.block_size = integer("block_size", block_size)
     maker = Maker(rows.ke, k.device) if out is None else None
     made = _logits(call, given.logits, maker if logits else None, dtype, (count, columns))
     width = -(-columns // block_size) if block_size > 0 else 0
@@ -121,7 +125,7 @@ def block_max(
     v = require("logits", logits, FLOATS, (count, None), v.device)
     call.point("logits", v)
     a.logits_type, a.logits_stride = weights_type(v), stride(v, 0, v.shape[1])
-    a.block_size = block_size
+    a.block_size = integer("block_size", block_size)
     width = -(-v.shape[1] // block_size) if block_size > 0 else 0
     if out is not None:
         width = arrays.view("out.block_max", out).shape[1]
@@ -158,11 +162,17 @@ def sparse_mqa_logits(
         physical: int32 ``[R, width]``: where each block lies, see stages.h.
     """
     call: Call[Any] = Call(
-        "sparse_mqa_logits", _abi.SparseMqaLogitsArgs(), k.device, backend, threads, stream, None
+        "sparse_mqa_logits",
+        _abi.SparseMqaLogitsArgs(),
+        device_of(k),
+        backend,
+        threads,
+        stream,
+        None,
     )
     a = call.struct
     count = point_scored(call, k, rows, query, numerics)
-    a.block_size = block_size
+    a.block_size = integer("block_size", block_size)
     a.width = point_lists(call, "blocks", blocks, count, counts, physical)
     maker = Maker(blocks, k.device) if out is None else None
     return call.finish(_logits(call, out, maker, dtype, (count, a.width * block_size)))

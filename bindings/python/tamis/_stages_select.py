@@ -24,6 +24,8 @@ from .arrays import (
     INT32,
     Maker,
     Stream,
+    dimension,
+    integer,
     require,
     stride,
 )
@@ -56,11 +58,9 @@ def publish(
     count = int(point_rows(call, rows).count)
     v = require("block_max", block_max, FLOAT32, (count, None), v.device)
     call.point("block_max", v)
-    a.block_max_stride, a.block_size, a.topk_blocks = (
-        stride(v, 0, v.shape[1]),
-        block_size,
-        topk_blocks,
-    )
+    a.block_max_stride = stride(v, 0, v.shape[1])
+    a.block_size = integer("block_size", block_size)
+    a.topk_blocks = topk_blocks = dimension("topk_blocks", topk_blocks, 1, 4096)
     maker = Maker(block_max, v.device) if out is None else None
     return call.finish(point_published(call, count, topk_blocks, out, maker))
 
@@ -94,7 +94,8 @@ def expand(
     a = call.struct
     count = int(point_rows(call, rows).count)
     a.width = point_lists(call, "candidates", candidates, count)
-    a.candidate_size, a.block_size = candidate_size, block_size
+    a.candidate_size = candidate_size = dimension("candidate_size", candidate_size, 1, 128)
+    a.block_size = block_size = integer("block_size", block_size)
     a.flags = keep_duplicates * _abi.EXPAND_KEEP_DUPLICATES + fixed_width * _abi.EXPAND_FIXED_WIDTH
     width = a.width * candidate_size // block_size if block_size > 0 else 0
     maker = Maker(candidates, v.device) if out is None else None
@@ -153,10 +154,10 @@ def topk(
     if columns is not None:
         call.point("columns", require("columns", columns, INT32, (count,), v.device))
     if blocks is not None:
-        a.block_size = block_size
+        a.block_size = block_size = integer("block_size", block_size)
         b = require("blocks", blocks, INT32, (count, v.shape[1] // max(block_size, 1)), v.device)
         call.point("blocks", b)
         a.blocks_stride = stride(b, 0, b.shape[1])
-    a.page_size = page_size
+    a.page_size = integer("page_size", page_size)
     made = point_selection(call, count, topk, want, out, Maker(logits, v.device))
     return call.finish(made)

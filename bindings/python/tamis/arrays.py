@@ -12,13 +12,14 @@ wherever bfloat16 is taken; ``ml_dtypes.bfloat16`` is taken by its name. Where b
 from __future__ import annotations
 
 import ctypes
+import operator
 import sys
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from .errors import ArgumentError, CudaError
+from .errors import ArgumentError, CudaError, Error
 
 BYTES = (
     "uint8",
@@ -75,6 +76,9 @@ class View:
         self.owner = owner
         self.writable = writable
 
+    def __reduce__(self) -> Any:
+        raise TypeError("a View is an address in this process: pickle the array that it is of")
+
     @property
     def itemsize(self) -> int:
         return _ITEMSIZE.get(self.dtype, 1)
@@ -102,20 +106,32 @@ def _from_numpy(x: Any) -> View:
     return View(pointer, name, x.shape, strides, CPU, x, x.flags.writeable)
 
 
+_empty = (ctypes.c_uint64 * 16)()
+_nowhere = ctypes.addressof(_empty) + -ctypes.addressof(_empty) % 64
+
 _TORCH_NAMES: dict[Any, str] = {}
 _DEVICES: dict[Any, Device] = {}
 
 
-def _from_torch(x: Any) -> View:
+def _from_torch(name: str, x: Any) -> View:
+    try:
+        pointer, strides, held = x.data_ptr(), x.stride(), x.numel()
+    except RuntimeError as error:  # sparse, nested and functional tensors
+        found = str(error).splitlines()[0]
+        raise ArgumentError(name, "a strided tensor with memory of its own", found) from error
+    if x.is_neg() or x.is_conj():
+        raise ArgumentError(name, "a tensor whose memory is its values", "a lazy negative of one")
+    if held == 0:  # torch has no address there, and no call reads one
+        pointer = _nowhere
     dtype = x.dtype
-    name = _TORCH_NAMES.get(dtype)
-    if name is None:
-        name = _TORCH_NAMES[dtype] = str(dtype).split(".", 1)[1]
+    kind = _TORCH_NAMES.get(dtype)
+    if kind is None:
+        kind = _TORCH_NAMES[dtype] = str(dtype).split(".", 1)[1]
     where = x.device
     device = _DEVICES.get(where)
     if device is None:
         device = _DEVICES[where] = Device(where.type, where.index or 0)
-    return View(x.data_ptr(), name, tuple(x.shape), x.stride(), device, x)
+    return View(pointer, kind, tuple(x.shape), strides, device, x)
 
 
 class _DLDataType(ctypes.Structure):
@@ -206,17 +222,44 @@ def view(name: str, x: Any, stream: int | None = None) -> View:
     if isinstance(x, View):
         return x
     if isinstance(x, np.ndarray):
+        if isinstance(x, np.ma.MaskedArray):
+            raise ArgumentError(name, "an array without a mask", "a masked array")
         return _from_numpy(x)
     if is_torch(x):
-        return _from_torch(x)
+        return _from_torch(name, x)
     if hasattr(x, "__dlpack__") and hasattr(x, "__dlpack_device__"):
-        return _from_dlpack(name, x, stream)
+        try:
+            return _from_dlpack(name, x, stream)
+        except Error:
+            raise
+        except Exception as error:
+            found = f"{type(error).__name__}: {error}"
+            raise ArgumentError(name, "an object whose __dlpack__ works", found) from error
     raise ArgumentError(
         name, "a numpy array, a torch tensor or an object with __dlpack__", type(x).__name__
     )
 
 
 # ---- checks -----------------------------------------------------------------------------------
+
+
+def integer(name: str, x: Any, bits: int = 32) -> int:
+    """An int that C's bits hold; its range beyond that is the call's to check."""
+    try:
+        value = operator.index(x)
+    except TypeError:
+        raise ArgumentError(name, "an integer", repr(x)) from None
+    if not -(1 << (bits - 1)) <= value < 1 << (bits - 1):
+        raise ArgumentError(name, f"an integer of {bits} bits", str(value))
+    return value
+
+
+def dimension(name: str, x: Any, least: int, most: int) -> int:
+    """An integer that an output's shape is made of, before anybody allocates it."""
+    value = integer(name, x)
+    if not least <= value <= most:
+        raise ArgumentError(name, f"{least} .. {most}", str(value))
+    return value
 
 
 def contiguous_strides(shape: Sequence[int]) -> tuple[int, ...]:

@@ -62,6 +62,14 @@ class KCache:
         self._view = view
         self._scales = scales_view
 
+    def __reduce__(self) -> Any:
+        """Made anew of its arrays: addresses are of one process."""
+        if self.layout == "mxfp4_page":
+            return KCache.pages, (self.codes, self.page_size, self.head_dim)
+        if self.layout == "mxfp4_split":
+            return KCache.split, (self.codes, self.scales)
+        return KCache.rows, (self.codes,)
+
     @classmethod
     def pages(cls, data: Any, page_size: int | None = None, head_dim: int = 128) -> KCache:
         """``mxfp4_page``, the servers' layout: a page's codes, slot-major, then its scales.
@@ -70,6 +78,8 @@ class KCache:
         ``page_size``. The stride of the first dimension is the page stride.
         """
         row = row_bytes(head_dim)
+        if page_size is not None:
+            page_size = arrays.integer("page_size", page_size)
         v = arrays.view("k.codes", data)
         if len(v.shape) == 3:
             v = require("k.codes", data, BYTES, (None, page_size, row), dense=2)
