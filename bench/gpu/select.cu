@@ -1,13 +1,12 @@
 // SPDX-License-Identifier: MIT
 /*
- * select.cu: selection and decode on one GPU: pools, lists of blocks, and a
- * consumer of few rows. Checked against a host sort and, for scores, byte for
- * byte against the general kernels; then timed. A program of its own, since it
- * launches kernels apart:
- *   nvcc -O3 -std=c++17 -fmad=false -gencode=arch=compute_90a,code=sm_90a
- * -Iinclude -Isrc \ bench/gpu/select.cu -o select Times are medians of CUDA
- * events around a graph of one launch; between two runs 512 MiB are written, so
- * that no input is in L2. select check | time | decode
+ * select.cu: selection and decode on one GPU: pools, lists of blocks, and a consumer of few rows.
+ * Checked against a host sort and, for scores, byte for byte against the general kernels; then
+ * timed. A program of its own, since it launches kernels apart:
+ *   nvcc -O3 -std=c++17 -fmad=false -gencode=arch=compute_90a,code=sm_90a -Iinclude -Isrc \
+ *       bench/gpu/select.cu -o select
+ * Times are medians of CUDA events around a graph of one launch; between two runs 512 MiB are
+ * written, so that no input is in L2. select check | time | decode
  */
 #include "call.cuh"
 
@@ -16,57 +15,6 @@
 #include "kernels/cuda/publish.cu"
 #include "kernels/cuda/sparse_mqa_logits.cu"
 #include "kernels/cuda/topk.cu"
-
-#define TOPK_VARIANT(threads, quads, ctas)                                                         \
-    extern "C" __global__ void __launch_bounds__(threads, ctas) topk_pool_##threads##_##ctas(      \
-        const __grid_constant__ tamis_topk_args a, int32_t how, int64_t limit) {                   \
-        tamis::topk_pool<threads, quads>(a, how, limit);                                           \
-    }
-TOPK_VARIANT(1024, 4, 1)
-TOPK_VARIANT(512, 8, 1)
-TOPK_VARIANT(512, 8, 2)
-extern "C" __global__ void __launch_bounds__(256, 2)
-    split_256(const __grid_constant__ tamis_sparse_mqa_logits_args a,
-              const __grid_constant__ tamis_selection out, uint32_t *done, int32_t steps) {
-    tamis::consume_split<256, 16>(a, out, done, steps);
-}
-
-/* One CTA a row, keys in shared memory, selected as pools are. */
-extern "C" __global__ void __launch_bounds__(256, 2)
-    consume_pool(const __grid_constant__ tamis_sparse_mqa_logits_args a,
-                 const __grid_constant__ tamis_selection out) {
-    using namespace tamis;
-    extern __shared__ uint32_t keys[];
-    __shared__ Pool<256> pool;
-    __shared__ Item items[4096];
-    uint16_t *order = (uint16_t *)items;
-    __shared__ FastQuery query;
-    pool_begin(pool);
-    for (int64_t r = blockIdx.x; r < a.rows.count; r += gridDim.x) {
-        const Listed list = listed_of(a, r);
-        if (list.count > 0) {
-            score_listed(a, list, r, (int)threadIdx.x / 32, 8, kMaxSteps, query,
-                         [&](int32_t column, bool live, float score) {
-                             keys[column] = live ? key_of_score(score) : 0;
-                         });
-        }
-        __syncthreads();
-        const int columns = list.count * kBlock, chunk = chunk_of(columns, 8);
-        auto quad = [&](int i) {
-            const int c = quad_column(chunk, i);
-            return c < columns ? *(const uint4 *)(keys + c) : make_uint4(0, 0, 0, 0);
-        };
-        const uint32_t want =
-            best_of_pool<256, 16, 4096>(pool, items, columns, (uint32_t)out.topk, quad, order);
-        for (uint32_t i = threadIdx.x; i < (uint32_t)out.topk; i += 256) {
-            write_column(out, r, i, list, a.k.page_size, keys, i < want ? (int)order[i] : -1);
-        }
-        if (out.counts && threadIdx.x == 0) {
-            out.counts[r] = (int32_t)want;
-        }
-        __syncthreads();
-    }
-}
 
 namespace {
 
@@ -339,8 +287,7 @@ void check_decode(const Shape &s, uint64_t seed) {
     uint32_t *done = c.keep(on_device(std::vector<uint32_t>((size_t)s.rows, 0u)));
     c.score.logits = want.logits;
     tamis_sparse_mqa_logits_smxx_h32_d128<<<dim3(4, (unsigned)s.rows), 128>>>(c.score);
-    /* topk takes every listed column: those past the count must not name blocks
-     * there. */
+    /* topk takes every listed column: those past the count must not name blocks there. */
     auto lists = from_device(c.score.blocks, (size_t)(s.rows * s.width));
     std::vector<int32_t> counts((size_t)s.rows, s.width);
     if (c.score.counts) {
@@ -351,6 +298,9 @@ void check_decode(const Shape &s, uint64_t seed) {
             lists[(size_t)(r * s.width + i)] = -1;
         }
     }
+    const int64_t stride = (c.columns + 31) / 32 * 32;
+    auto *scratch =
+        c.keep(on_device(std::vector<uint32_t>((size_t)(s.rows * stride), 0x5A5A5A5Au)));
     c.topk.blocks = c.keep(on_device(lists));
     c.topk.logits = want.logits;
     c.topk.selection = want.selection;
@@ -362,14 +312,9 @@ void check_decode(const Shape &s, uint64_t seed) {
         CHECK(cudaMemset(got.selection.slots, 0xA5, (size_t)n * 8));
         CHECK(cudaMemset(got.selection.scores, 0xA5, (size_t)n * 4));
         CHECK(cudaMemset(got.selection.counts, 0xA5, (size_t)s.rows * 4));
-        c.score.logits = got.logits;
-        if (parts == 1) {
-            consume_pool<<<(unsigned)s.rows, 256, 512 * 32 * 4>>>(c.score, got.selection);
-        } else if (parts == 16) {
-            split_256<<<dim3(16, (unsigned)s.rows), 256>>>(c.score, got.selection, done, 2);
-        } else {
-            split(c.score, got.selection, done, parts, parts == 132 ? 1 : 3);
-        }
+        c.score.logits = scratch;
+        c.score.logits_stride = stride;
+        split(c.score, got.selection, done, parts, parts == 132 ? 1 : parts == 16 ? 2 : 3);
         CHECK(cudaDeviceSynchronize());
         bool good = true;
         good &= same("counts", want.selection.counts, got.selection.counts, s.rows, 1, s);
@@ -506,36 +451,8 @@ void time_select() {
                         c.topk, 0, INT32_MAX);
                 },
                 cold);
-            if (cold) {
-                float old = timer.run([&](cudaStream_t st) {
-                    tamis_consume_fast_smxx<<<(unsigned)rows, 256, 512 * 34 * 4, st>>>(c.score,
-                                                                                       o.selection);
-                });
-                float fresh = timer.run([&](cudaStream_t st) {
-                    consume_pool<<<(unsigned)rows, 256, 512 * 32 * 4, st>>>(c.score, o.selection);
-                });
-                float alone = timer.run([&](cudaStream_t st) {
-                    tamis_sparse_mqa_logits_fast_smxx<<<dim3(1, (unsigned)rows), 256, 0, st>>>(
-                        c.score, 8);
-                });
-                printf("one CTA a row, %5d rows: scores %.1f, and the old selection "
-                       "%.1f, and a pool's %.1f ns/row\n",
-                       rows, alone * 1e3 / rows, old * 1e3 / rows, fresh * 1e3 / rows);
-            }
-            printf("topk of pools, %5d rows, %s L2: %8.2f us %8.1f ns/row;", rows,
+            printf("topk of pools, %5d rows, %s L2: %8.2f us %8.1f ns/row\n", rows,
                    cold ? "cold" : "warm", us, us * 1e3 / rows);
-#define SHOW(threads, ctas)                                                                        \
-    us = timer.run(                                                                                \
-        [&](cudaStream_t st) {                                                                     \
-            topk_pool_##threads##_##ctas<<<(unsigned)rows, threads, 0, st>>>(c.topk, 0,            \
-                                                                             INT32_MAX);           \
-        },                                                                                         \
-        cold);                                                                                     \
-    printf(" %dx%d: %.2f us", threads, ctas, us);
-            SHOW(1024, 1)
-            SHOW(512, 1)
-            SHOW(512, 2)
-            printf("\n");
         }
     }
     const int blocks = 131072;
@@ -637,18 +554,6 @@ void time_decode() {
                     false);
                 printf(" %dx%d: %.2f (%.2f warm)", parts, steps, us, warm);
             }
-            printf("; of 256:");
-            for (int parts : {256, 132, 64, 32, 16, 8, 4, 3, 2, 1}) {
-                if (parts * rows > 264 || parts * rows < 64) {
-                    continue;
-                }
-                int steps = std::min(8, std::max(1, 512 / (parts * 8)));
-                float us = timer.run([&](cudaStream_t st) {
-                    split_256<<<dim3((unsigned)parts, (unsigned)rows), 256, 0, st>>>(
-                        c.score, o.selection, done, steps);
-                });
-                printf(" %dx%d: %.2f", parts, steps, us);
-            }
             printf("\n");
         }
     }
@@ -659,8 +564,6 @@ void time_decode() {
 int main(int argc, char **argv) {
     CHECK(cudaFuncSetAttribute(tamis_consume_fast_smxx, cudaFuncAttributeMaxDynamicSharedMemorySize,
                                512 * 34 * 4));
-    CHECK(cudaFuncSetAttribute(consume_pool, cudaFuncAttributeMaxDynamicSharedMemorySize,
-                               512 * 32 * 4));
     CHECK(cudaFuncSetAttribute(tamis_publish_team_sm90, cudaFuncAttributeMaxDynamicSharedMemorySize,
                                tamis::kCandidates * 8));
     CHECK(cudaFuncSetAttribute(tamis_publish_smxx, cudaFuncAttributeMaxDynamicSharedMemorySize,

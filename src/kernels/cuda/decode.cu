@@ -1,21 +1,18 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * decode.cu: the consumer of few rows: a row's blocks are scored by many CTAs,
- * and the last of them to finish selects. Keys go through memory that lies in
- * L2; the count of CTAs that are done starts and ends at 0, so that a graph can
- * be replayed. Follows consume.cu, whose rows it reads.
+ * decode.cu: the consumer of few rows: a row's blocks are scored by many CTAs, and the last of them
+ * to finish selects. Keys go through memory that lies in L2; the count of CTAs that are done starts
+ * and ends at 0, so that a graph can be replayed. Follows consume.cu, whose rows it reads.
  */
 #include "pool.cuh"
 
 namespace tamis {
 
-/* One CTA a multiprocessor: 128 registers, and as many threads as that leaves
- * to select. */
-constexpr int kSplitThreads = 512, kSplitWarps = kSplitThreads / 32, kSplitQuads = 8;
+/* One CTA a multiprocessor: 128 registers, and as many threads as that leaves to select. */
+constexpr int kSplitThreads = 512, kSplitWarps = kSplitThreads / 32;
 constexpr int kSplitItems = 4096; /* of the list of a pool */
 
-/* Whether this CTA is the last of the row's `parts`: then it sees what the
- * others wrote. */
+/* Whether this CTA is the last of the row's `parts`: then it sees what the others wrote. */
 __device__ inline bool is_last(uint32_t *done, uint32_t parts, bool &shared) {
     __syncthreads();
     if (threadIdx.x == 0) {
@@ -33,21 +30,31 @@ __device__ inline bool is_last(uint32_t *done, uint32_t parts, bool &shared) {
     return shared;
 }
 
-template <int THREADS, int QUADS>
-__device__ inline void consume_split(const tamis_sparse_mqa_logits_args &a,
-                                     const tamis_selection &out, uint32_t *done, int32_t steps) {
-    constexpr int kWarps = THREADS / 32;
+/* Where a column's key lies in scratch: a thread that selects has the 32 columns of one step, in
+ * quads that lie dense over threads. */
+__device__ inline int scratch_place(int32_t column, int all_steps) {
+    return (column % 32 / 4 * all_steps + column / 32) * 4 + column % 4;
+}
+
+} // namespace tamis
+
+/* a.logits: scratch for keys, rows of 16-byte alignment and whole steps. done: [rows.count] zeros.
+ * Grid: parts of a row, rows. */
+extern "C" __global__ void __launch_bounds__(tamis::kSplitThreads, 1)
+    tamis_consume_split_smxx(const __grid_constant__ tamis_sparse_mqa_logits_args a,
+                             const __grid_constant__ tamis_selection out, uint32_t *done,
+                             int32_t steps) {
+    using namespace tamis;
     __shared__ FastQuery query;
-    __shared__ Pool<THREADS> pool;
+    __shared__ Pool<kSplitThreads> pool;
     __shared__ Item items[kSplitItems];
-    uint16_t *order = (uint16_t *)items;
     __shared__ bool last;
+    uint16_t *order = (uint16_t *)items;
     const int first = (int)threadIdx.x / 32 * (int)gridDim.x + (int)blockIdx.x;
-    const int64_t end = a.width * kBlock;
+    const int all_steps = steps_of((int32_t)a.width);
     for (int64_t r = blockIdx.y; r < a.rows.count; r += gridDim.y) {
         uint32_t *keys = (uint32_t *)a.logits + r * a.logits_stride;
-        /* What the first steps want is loaded before the row's length and count are
-         * known. */
+        /* What the first steps want is loaded before the row's length and count are known. */
         const int64_t at = (int64_t)first * kStepBlocks * steps + (threadIdx.x & 31);
         int32_t id = -1;
         uint32_t where = 0;
@@ -62,47 +69,39 @@ __device__ inline void consume_split(const tamis_sparse_mqa_logits_args &a,
             id = seen ? id : -1;
             where = a.physical ? where : listed_where(list, (int32_t)at, id);
             const QueryBits bits = load_query_bits(a.query, r, a.numerics);
-            score_listed(a, list, r, first, (int)gridDim.x * kWarps, steps, query, bits, id,
+            score_listed(a, list, r, first, (int)gridDim.x * kSplitWarps, steps, query, bits, id,
                          seen ? where : 0, [&](int32_t column, bool live, float score) {
-                             if (column < end) {
-                                 keys[column] = live ? key_of_score(score) : 0;
-                             }
+                             keys[scratch_place(column, all_steps)] =
+                                 live ? key_of_score(score) : 0;
                          });
         }
         /* A row without blocks is the first CTA's alone. */
         if (list.count > 0 ? !is_last(done + r, gridDim.x, last) : blockIdx.x != 0) {
             continue;
         }
-        const int columns = list.count * kBlock, chunk = chunk_of(columns, kWarps);
-        uint4 held[QUADS];
+        const bool mine = (int)threadIdx.x < steps_of(list.count);
+        uint4 held[8];
 #pragma unroll
-        for (int i = 0; i < QUADS; i++) {
-            const int column = quad_column(chunk, i);
+        for (int i = 0; i < 8; i++) {
             held[i] = make_uint4(0, 0, 0, 0);
-            if (128 * i < chunk && column < columns) {
-                held[i] = __ldcg((const uint4 *)(keys + column));
+            if (mine) {
+                held[i] = *((const uint4 *)keys + i * all_steps + threadIdx.x);
             }
         }
         pool_begin(pool);
-        const uint32_t want = best_of_pool<THREADS, QUADS, kSplitItems>(
-            pool, items, columns, (uint32_t)out.topk, [&](int i) { return held[i]; }, order);
-        for (uint32_t i = threadIdx.x; i < (uint32_t)out.topk; i += THREADS) {
-            write_column(out, r, i, list, a.k.page_size, keys, i < want ? (int)order[i] : -1);
+        auto again = [&](uint32_t bit) {
+            return keys[scratch_place((int32_t)(32 * threadIdx.x + bit), all_steps)];
+        };
+        const uint32_t want = best_of_threads<kSplitThreads, kSplitItems>(
+            pool, items, list.count * kBlock, (uint32_t)out.topk, held, again, order);
+        for (uint32_t i = threadIdx.x; i < (uint32_t)out.topk; i += kSplitThreads) {
+            const int column = i < want ? (int)order[i] : -1;
+            write_column(out, r, i, list, a.k.page_size,
+                         keys + (scratch_place(column, all_steps) - column), column);
         }
         if (out.counts && threadIdx.x == 0) {
             out.counts[r] = (int32_t)want;
         }
         __syncthreads();
     }
-}
-
-} // namespace tamis
-
-/* a.logits: scratch for keys, rows of 16-byte alignment. done: [rows.count]
- * zeros. Grid: parts of a row, rows. */
-extern "C" __global__ void __launch_bounds__(tamis::kSplitThreads, 1)
-    tamis_consume_split_smxx(const __grid_constant__ tamis_sparse_mqa_logits_args a,
-                             const __grid_constant__ tamis_selection out, uint32_t *done,
-                             int32_t steps) {
-    tamis::consume_split<tamis::kSplitThreads, tamis::kSplitQuads>(a, out, done, steps);
 }

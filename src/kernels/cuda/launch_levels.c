@@ -50,7 +50,7 @@ static void *part_at(void *workspace, const parts *p, int64_t before) {
 static void add_consumer(parts *p, int64_t width, int32_t block_size) {
     p->blocks = line(width);
     p->counts = 64;
-    p->pool = line(width * block_size);
+    p->pool = line(tamis_round_up(width * block_size, 32)); /* whole steps of decode.cu */
 }
 
 static parts consume_parts(const tamis_consume_args *args) {

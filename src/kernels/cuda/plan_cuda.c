@@ -48,7 +48,7 @@ tamis_tiling tamis_cuda_source_tiling(const tamis_indexer *indexer,
     t.each[TAMIS_TILE_MAXIMA] = tamis_round_up((tamis_blocks_of(longest, size) + 1) * 4, 64);
     t.each[TAMIS_TILE_LIST] = t.each[TAMIS_TILE_PLACED] = own * 4;
     t.each[TAMIS_TILE_COUNT] = 4;
-    t.each[TAMIS_TILE_SCORES] = own * size * 4;
+    t.each[TAMIS_TILE_SCORES] = tamis_round_up(own * size, 32) * 4; /* whole steps of decode.cu */
     fit(&t, limits);
     return t;
 }
@@ -77,7 +77,8 @@ tamis_tiling tamis_cuda_consumer_tiling(const tamis_indexer *indexer,
     int64_t longest = tamis_plan_longest_row(&indexer->model, limits);
     int64_t dense = border < longest ? border : longest;
     int64_t sparse = indexer->sparse_logits == TAMIS_SPARSE_OFF ? 0 : pool;
-    t.each[TAMIS_TILE_SCORES] = pool > 0 ? (dense > sparse ? dense : sparse) * 4 : 0;
+    int64_t scores = dense > sparse ? dense : sparse;
+    t.each[TAMIS_TILE_SCORES] = pool > 0 ? tamis_round_up(scores, 32) * 4 : 0;
     fit(&t, limits);
     return t;
 }

@@ -1,57 +1,22 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * pool.cuh: the best `topk` of the keys that the threads of a CTA hold; 0 is no
- * key.
+ * pool.cuh: the best `topk` of the keys that the threads of a CTA hold; 0 is no key.
  *
- * First a bound that enough keys reach: every warp finds one that its share of
- * the best keys of its half threads reach, and the least of these stands. What
- * reaches it, two or three times topk, goes to a list in shared memory, in
- * order, and the rest is done there. Where more reaches it than the list holds
- * (scores mostly equal), the same is done with all keys.
+ * First a bound that enough keys reach: every warp finds one that its share of the best keys of its
+ * half threads reach, and the least of these stands. What reaches it, two or three times topk, goes
+ * to a list in shared memory, in order, and the rest is done there. Where more reaches it than the
+ * list holds (scores mostly equal), the same is done with all keys.
  *
- * A cut is found by counting keys in 2,048 bins of the range that it can lie
- * in, not of their leading bits: scores share those, and a bin that all threads
- * meet in is slow. A pass narrows the range 2,048 times; when at most 32 keys
- * are left in it they are ranked. Three passes at most.
- *
- * Keys are held in quads: quad i of a thread is the columns quad_column(chunk,
- * i) .. + 3, where each warp has `chunk` columns. So loads of 16 bytes are
- * dense and columns ascend by warp, quad, lane.
+ * Keys are held in quads: quad i of a thread is the columns quad_column(chunk, i) .. + 3, where
+ * each warp has `chunk` columns. So loads of 16 bytes are dense and columns ascend by warp, quad,
+ * lane.
  */
 #ifndef TAMIS_CUDA_POOL_CUH
 #define TAMIS_CUDA_POOL_CUH
 
-#include "common.cuh"
+#include "cut.cuh"
 
 namespace tamis {
-
-constexpr int kRangeBins = 2048, kFew = 32;
-
-/* What a warp knows of its keys. */
-struct Spread {
-    uint32_t high, bound; /* the best, and the warp's bound less 1 */
-    uint32_t sure;        /* keys that reach it */
-};
-
-template <int THREADS> struct Pool {
-    uint32_t bins[kRangeBins]; /* zero between passes */
-    Spread warp[THREADS / 32];
-    uint32_t sum[THREADS / 32], least[THREADS / 32];
-    uint32_t above[THREADS / 32], tied[THREADS / 32];
-    uint32_t few[kFew], listed;
-    uint32_t bin, rest, members; /* of a pass: where the cut lies, wanted there, there at all */
-};
-
-/* Keys above `key` are taken, and the first `rest` of those equal to it: `want`
- * in all. */
-struct Cut {
-    uint32_t key, rest, want;
-};
-
-/* A key, and whose. */
-struct Item {
-    uint32_t key, id;
-};
 
 /* Columns of a warp: whole quads of all its lanes. */
 __device__ inline int chunk_of(int columns, int warps) {
@@ -63,30 +28,8 @@ __device__ inline int quad_column(int chunk, int i) {
     return (int)threadIdx.x / 32 * chunk + 128 * i + 4 * ((int)threadIdx.x & 31);
 }
 
-/* 1 + tamis_order_key of a score, without branches. */
-__device__ inline uint32_t pool_key(float score) {
-    const uint32_t bits = __float_as_uint(__fadd_rn(score, 0.0f)); /* -0 becomes +0 */
-    const uint32_t key = bits ^ ((uint32_t)((int32_t)bits >> 31) | 0x80000000u);
-    return score != score ? 1 : key + 1;
-}
-
-/* Adds 1 where `yes`: a predicate, not a branch. */
-__device__ inline void count_if(uint32_t *bin, bool yes) {
-    asm volatile(
-        "{.reg .pred p; setp.ne.u32 p,%0,0; @p red.shared.add.u32 [%1],1;}" ::"r"((uint32_t)yes),
-        "r"((uint32_t)__cvta_generic_to_shared(bin))
-        : "memory");
-}
-
 __device__ inline uint32_t most_of(const uint4 &k) {
     return max(max(k.x, k.y), max(k.z, k.w));
-}
-
-/* Whole CTA, once before anything else; the next barrier orders it. */
-template <int THREADS> __device__ inline void pool_begin(Pool<THREADS> &s) {
-    for (int i = threadIdx.x; i < kRangeBins; i += THREADS) {
-        s.bins[i] = 0;
-    }
 }
 
 __device__ inline Spread reduce(const Spread &x) {
@@ -95,9 +38,8 @@ __device__ inline Spread reduce(const Spread &x) {
 }
 
 /*
- * The best key, and a bound that `sure` keys reach, in every thread; sure is 0
- * where warps have too few keys for `quota` each. even and odd: best keys of
- * the thread's half.
+ * The best key, and a bound that `sure` keys reach, in every thread; sure is 0 where warps have too
+ * few keys for `quota` each. even and odd: best keys of the thread's half.
  */
 template <int THREADS>
 __device__ inline Spread bound_of(Pool<THREADS> &s, uint32_t even, uint32_t odd, uint32_t quota) {
@@ -129,165 +71,6 @@ __device__ inline Spread bound_of(Pool<THREADS> &s, uint32_t even, uint32_t odd,
     return reduce(lane < kWarps ? s.warp[lane] : all);
 }
 
-/* How many keys there are, and the least of them less 1. */
-template <int THREADS, int QUADS, class Quad>
-__device__ inline uint32_t count_keys(Pool<THREADS> &s, int quads, Quad quad, uint32_t *least) {
-    constexpr int kWarps = THREADS / 32;
-    const int lane = threadIdx.x & 31, warp = threadIdx.x / 32;
-    uint32_t valid = 0, low = kAll;
-#pragma unroll(QUADS ? QUADS : 4)
-    for (int i = 0; i < (QUADS ? QUADS : quads); i++) {
-        if (i < quads) {
-            const uint4 k = quad(i);
-            valid += min(k.x, 1u) + min(k.y, 1u) + min(k.z, 1u) + min(k.w, 1u);
-            low = min(low, min(min(k.x - 1u, k.y - 1u), min(k.z - 1u, k.w - 1u)));
-        }
-    }
-    valid = __reduce_add_sync(kAll, valid);
-    low = __reduce_min_sync(kAll, low);
-    if (lane == 0) {
-        s.sum[warp] = valid;
-        s.least[warp] = low;
-    }
-    __syncthreads();
-    *least = __reduce_min_sync(kAll, lane < kWarps ? s.least[lane] : kAll);
-    return __reduce_add_sync(kAll, lane < kWarps ? s.sum[lane] : 0);
-}
-
-/* One pass: the bin that holds the rest-th best of the keys counted; bin 0 is
- * not counted, it has those that others leave. Bins are clear afterwards. */
-template <int THREADS> __device__ inline void find_range(Pool<THREADS> &s, uint32_t rest) {
-    constexpr int kWarps = THREADS / 32, kEach = kRangeBins / THREADS;
-    const int lane = threadIdx.x & 31, warp = threadIdx.x / 32;
-    uint32_t bins[kEach], sum = 0;
-#pragma unroll
-    for (int i = 0; i < kEach; i++) {
-        bins[i] = s.bins[threadIdx.x * kEach + i];
-        sum += bins[i];
-    }
-#pragma unroll
-    for (int i = 0; i < kEach; i++) {
-        s.bins[threadIdx.x * kEach + i] = 0;
-    }
-    uint32_t from = sum; /* keys of this lane's bins and above */
-#pragma unroll
-    for (int d = 1; d < 32; d *= 2) {
-        uint32_t other = __shfl_down_sync(kAll, from, d);
-        from += lane + d < 32 ? other : 0;
-    }
-    if (lane == 0) {
-        s.sum[warp] = from;
-    }
-    __syncthreads();
-    uint32_t total = lane < kWarps ? s.sum[lane] : 0;
-    uint32_t above = from - sum + __reduce_add_sync(kAll, lane > warp ? total : 0);
-    total = __reduce_add_sync(kAll, total);
-    if (above < rest && above + sum >= rest) { /* one thread */
-#pragma unroll
-        for (int i = kEach - 1; i >= 0; i--) {
-            if (above < rest && above + bins[i] >= rest) {
-                s.bin = threadIdx.x * kEach + i;
-                s.rest = rest - above;
-                s.members = bins[i];
-            }
-            above += bins[i];
-        }
-    }
-    if (threadIdx.x == 0 && total < rest) {
-        s.bin = 0;
-        s.rest = rest - total;
-        s.members = kAll; /* unknown */
-    }
-    __syncthreads();
-}
-
-/* The rest-th best of the few keys from `low` to `high`. */
-template <int THREADS, int QUADS, class Quad>
-__device__ inline Cut rank_few(Pool<THREADS> &s, int quads, uint32_t low, uint32_t high,
-                               uint32_t members, Cut cut, Quad quad) {
-    const int lane = threadIdx.x & 31;
-    auto list = [&](uint32_t key) {
-        if (key - low <= high - low) {
-            s.few[atomicAdd(&s.listed, 1u)] = key;
-        }
-    };
-#pragma unroll(QUADS ? QUADS : 4)
-    for (int i = 0; i < (QUADS ? QUADS : quads); i++) {
-        if (i < quads) {
-            const uint4 k = quad(i);
-            list(k.x);
-            list(k.y);
-            list(k.z);
-            list(k.w);
-        }
-    }
-    __syncthreads();
-    uint32_t key = lane < (int)members ? s.few[lane] : 0, better = 0, same = 0;
-    for (int i = 0; i < (int)members; i++) {
-        uint32_t other = __shfl_sync(kAll, key, i);
-        better += other > key;
-        same += other == key;
-    }
-    bool is_cut = lane < (int)members && better < cut.rest && better + same >= cut.rest;
-    int at = __ffs((int)__ballot_sync(kAll, is_cut)) - 1;
-    cut.key = __shfl_sync(kAll, key, at);
-    cut.rest -= __shfl_sync(kAll, better, at);
-    return cut;
-}
-
-/* The cut of the best `want` keys, which lies from `low` to `high`. */
-template <int THREADS, int QUADS, class Quad>
-__device__ inline Cut narrow(Pool<THREADS> &s, int quads, uint32_t low, uint32_t high,
-                             uint32_t want, Quad quad) {
-    Cut cut = {low, want, want};
-    if (threadIdx.x == 0) {
-        s.listed = 0;
-    }
-    for (;;) {
-        cut.key = low;
-        const uint32_t span = high - low;
-        if (span == 0) {
-            return cut;
-        }
-        const int shift = max(0, 21 - __clz((int)span));
-        const uint32_t one = 1u << shift;
-        auto count = [&](uint32_t key) {
-            const uint32_t from = key - low; /* in the range, but not in bin 0: */
-            count_if(&s.bins[from >> shift & (kRangeBins - 1)], from - one <= span - one);
-        };
-#pragma unroll(QUADS ? QUADS : 4)
-        for (int i = 0; i < (QUADS ? QUADS : quads); i++) {
-            if (i < quads) {
-                const uint4 k = quad(i);
-                count(k.x);
-                count(k.y);
-                count(k.z);
-                count(k.w);
-            }
-        }
-        __syncthreads();
-        find_range(s, cut.rest);
-        const uint32_t members = s.members;
-        low += s.bin << shift;
-        high = low + min(one - 1u, high - low);
-        cut.rest = s.rest;
-        if (members <= kFew && high != low) {
-            return rank_few<THREADS, QUADS>(s, quads, low, high, members, cut, quad);
-        }
-    }
-}
-
-/* Of all keys, at most 65,535 of them, without a list. */
-template <int THREADS, int QUADS, class Quad>
-__device__ inline Cut cut_of_all(Pool<THREADS> &s, int quads, uint32_t high, uint32_t topk,
-                                 Quad quad) {
-    uint32_t low, valid = count_keys<THREADS, QUADS>(s, quads, quad, &low);
-    if (valid <= topk) {
-        return {0, 0, valid};
-    }
-    return narrow<THREADS, QUADS>(s, quads, low + 1, high, topk, quad);
-}
-
 /* Bit 4 i + k: element k of quad i is above `key`. */
 template <int QUADS, class Quad>
 __device__ inline void marks_above(uint32_t key, int quads, Quad quad,
@@ -315,8 +98,7 @@ template <int QUADS> struct Ranks {
     uint32_t all[2 * kWords];    /* the warp's */
     uint32_t base, total;        /* lower warps', the CTA's */
 
-    /* Rank of the first mark of quad i, given those of the quads before it in
-     * `base`. */
+    /* Rank of the first mark of quad i, given those of the quads before it in `base`. */
     __device__ uint32_t first(int i) const {
         return base + (before[i / 8 * 2 + i % 2] >> (i % 8 / 2 * 8) & 255u);
     }
@@ -380,8 +162,7 @@ __device__ inline void visit_marks(Ranks<QUADS> ranks, const uint32_t (&marks)[(
     }
 }
 
-/* Stores an item where `yes`, in this CTA's shared memory or (sm_90) a
- * cluster's. */
+/* Stores an item where `yes`, in this CTA's shared memory or (sm_90) a cluster's. */
 __device__ inline void store_if(uint32_t address, uint32_t key, uint32_t id, bool yes) {
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
     asm volatile("{.reg .pred p; setp.ne.u32 p,%0,0; @p "
@@ -396,8 +177,8 @@ __device__ inline void store_if(uint32_t address, uint32_t key, uint32_t id, boo
 #endif
 }
 
-/* The marked keys and their columns to the list at `address`, in order; the
- * thread's quads begin at `column`. */
+/* The marked keys and their columns to the list at `address`, in order; the thread's quads begin at
+ * `column`. */
 template <int QUADS, class Quad>
 __device__ inline void list_marks(Ranks<QUADS> ranks, const uint32_t (&marks)[(QUADS + 7) / 8],
                                   int quads, Quad quad, uint32_t column, uint32_t address) {
@@ -439,65 +220,9 @@ __device__ inline void take_all(Pool<THREADS> &s, int quads, const Cut &cut, Qua
     visit_marks<QUADS>(rank_marks<THREADS, QUADS>(s.above, marks), marks, quads, take);
 }
 
-/* Ids of the best `want` of the list's items, ascending as they lie, to order;
- * their keys reach from `low` to `high`. Whole CTA, after a barrier; order may
- * lie on the list. */
-template <int THREADS, int QUADS, class Id>
-__device__ inline void best_of_list(Pool<THREADS> &s, const Item *list, uint32_t items,
-                                    uint32_t low, uint32_t high, uint32_t want, Id *order) {
-    constexpr int kWarps = THREADS / 32;
-    const int lane = threadIdx.x & 31, warp = threadIdx.x / 32;
-    const int each = (int)((items + THREADS - 1) / THREADS), quads = (each + 3) / 4;
-    Item held[4 * QUADS];
-#pragma unroll
-    for (int i = 0; i < 4 * QUADS; i++) {
-        const uint32_t at = threadIdx.x * (uint32_t)each + (uint32_t)i;
-        held[i] = {0, 0};
-        if (i < each && at < items) {
-            held[i] = list[at];
-        }
-    }
-    auto quad = [&](int i) {
-        return make_uint4(held[4 * i].key, held[4 * i + 1].key, held[4 * i + 2].key,
-                          held[4 * i + 3].key);
-    };
-    Cut cut = {0, 0, items};
-    if (want < items) {
-        cut = narrow<THREADS, QUADS>(s, quads, low, high, want, quad);
-    }
-    uint32_t own = 0; /* above the cut in the low half, equal in the high one */
-#pragma unroll
-    for (int i = 0; i < 4 * QUADS; i++) {
-        own += (held[i].key > cut.key ? 1u : 0) + (held[i].key == cut.key ? 1u << 16 : 0);
-    }
-    uint32_t sum = own;
-#pragma unroll
-    for (int d = 1; d < 32; d *= 2) {
-        uint32_t other = __shfl_up_sync(kAll, sum, d);
-        sum += lane >= d ? other : 0;
-    }
-    if (lane == 31) {
-        s.above[warp] = sum;
-    }
-    __syncthreads();
-    sum += __reduce_add_sync(kAll, lane < warp && lane < kWarps ? s.above[lane] : 0) - own;
-    uint32_t above = sum & 0xFFFFu, tied = sum >> 16;
-#pragma unroll
-    for (int i = 0; i < 4 * QUADS; i++) {
-        const bool is_above = held[i].key > cut.key, is_tied = held[i].key == cut.key;
-        if (is_above || (is_tied && tied < cut.rest)) {
-            order[above + min(tied, cut.rest)] = (Id)held[i].id;
-        }
-        above += is_above;
-        tied += is_tied;
-    }
-    __syncthreads();
-}
-
 /*
- * Columns of the best `topk` keys, ascending, to order, which may lie on the
- * list of LIMIT items. Returns how many. Whole CTA, pool_begin before; leaves
- * at a barrier. At most 65,535 columns.
+ * Columns of the best `topk` keys, ascending, to order, which may lie on the list of LIMIT items.
+ * Returns how many. Whole CTA, pool_begin before; leaves at a barrier. At most 65,535 columns.
  */
 template <int THREADS, int QUADS, int LIMIT, class Quad>
 __device__ inline uint32_t best_of_pool(Pool<THREADS> &s, Item *list, int columns, uint32_t topk,
@@ -536,6 +261,55 @@ __device__ inline uint32_t best_of_pool(Pool<THREADS> &s, Item *list, int column
     best_of_list<THREADS, LIMIT / THREADS / 4>(s, list, ranks.total, below + 1u, spread.high, want,
                                                order);
     return want;
+}
+
+/*
+ * As best_of_pool, of 32 columns a thread: held are its keys, key(bit) reads one again. Ranks then
+ * follow from one sum, and a list from a loop over the few that are on it.
+ */
+template <int THREADS, int LIMIT, class Key>
+__device__ inline uint32_t best_of_threads(Pool<THREADS> &s, Item *list, int columns, uint32_t topk,
+                                           const uint4 (&held)[8], Key key, uint16_t *order) {
+    const uint32_t first = 32 * threadIdx.x, full = (uint32_t)columns / 1024;
+    auto quad = [&](int i) { return held[i]; };
+    uint32_t even = 0, odd = 0, marks[1], total;
+#pragma unroll
+    for (int i = 0; i < 8; i += 2) {
+        even = max(even, most_of(held[i]));
+        odd = max(odd, most_of(held[i + 1]));
+    }
+    const Spread spread = bound_of(s, even, odd, full ? (topk + full - 1) / full : topk);
+    const uint32_t below = spread.sure < topk ? 0 : spread.bound; /* 0: every key */
+    marks_above<8>(below, 8, quad, marks);
+    uint32_t rank = scan_counts<THREADS>(s.tied, (uint32_t)__popc(marks[0]), &total);
+    if (total <= (uint32_t)LIMIT) {
+        for (uint32_t left = marks[0]; left; left &= left - 1) {
+            const uint32_t bit = (uint32_t)__ffs((int)left) - 1;
+            list[rank++] = {key(bit), first + bit};
+        }
+        __syncthreads();
+        const uint32_t want = min(topk, total);
+        best_of_list<THREADS, LIMIT / THREADS / 4>(s, list, total, below + 1u, spread.high, want,
+                                                   order);
+        return want;
+    }
+    const Cut cut = cut_of_all<THREADS, 8>(s, 8, spread.high, topk, quad);
+    marks_above<8>(cut.key, 8, quad, marks);
+    if (cut.rest) {
+        uint32_t tied[1];
+        marks_above<8>(cut.key - 1u, 8, quad, tied);
+        tied[0] ^= marks[0];
+        rank = scan_counts<THREADS>(s.tied, (uint32_t)__popc(tied[0]), &total);
+        for (uint32_t left = tied[0]; left && rank < cut.rest; left &= left - 1, rank++) {
+            marks[0] |= left & (0u - left);
+        }
+    }
+    rank = scan_counts<THREADS>(s.above, (uint32_t)__popc(marks[0]), &total);
+    for (uint32_t left = marks[0]; left; left &= left - 1) {
+        order[rank++] = (uint16_t)(first + (uint32_t)__ffs((int)left) - 1);
+    }
+    __syncthreads();
+    return cut.want;
 }
 
 } // namespace tamis

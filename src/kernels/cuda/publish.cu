@@ -1,13 +1,11 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * publish.cu: the best blocks of each row, the newest always among them, as one
- * list or two.
+ * publish.cu: the best blocks of each row, the newest always among them, as one list or two.
  *
- * By one CTA maxima are read twice: for a bound that enough blocks reach (each
- * thread keeps its best four), then for the candidates at or above it, a few
- * times as many as are wanted. Where those do not fit (scores mostly equal),
- * the cut is found over the maxima themselves. By a cluster of CTAs they are
- * read once and stay in registers.
+ * By one CTA maxima are read twice: for a bound that enough blocks reach (each thread keeps its
+ * best four), then for the candidates at or above it, a few times as many as are wanted. Where
+ * those do not fit (scores mostly equal), the cut is found over the maxima themselves. By a cluster
+ * of CTAs they are read once and stay in registers.
  */
 #include "pool.cuh"
 #include "publish_args.h"
@@ -107,8 +105,8 @@ __device__ inline uint32_t bound_of_maxima(PublishShared<kPublishThreads> &s, co
     return max(mine, 1u);
 }
 
-/* take(i, rank, key) for every key above the cut's and the first `rest` equal
- * ones, ascending. Returns how many. Whole CTA. */
+/* take(i, rank, key) for every key above the cut's and the first `rest` equal ones, ascending.
+ * Returns how many. Whole CTA. */
 template <int THREADS, class Take>
 __device__ inline uint32_t visit_in_order(PublishShared<THREADS> &s, const Maxima &maxima,
                                           const Cut &cut, Take take) {
@@ -184,8 +182,7 @@ __device__ inline void order_all(PublishShared<THREADS> &s, const Maxima &maxima
     visit_in_order(s, maxima, cut, [&](int i, uint32_t rank, uint32_t) { s.order[rank] = i; });
 }
 
-/* The job's lists of a row: from its candidates, or, where they were too many,
- * from all. */
+/* The job's lists of a row: from its candidates, or, where they were too many, from all. */
 template <int THREADS>
 __device__ inline void write_lists(PublishShared<THREADS> &s, const tamis_publish_job &a, int64_t r,
                                    const Row &row, const Maxima &maxima, const Item *candidates,
@@ -292,9 +289,8 @@ __device__ inline void load_maxima(const Maxima &maxima, int start, int chunk,
 
 } // namespace tamis
 
-/* One cluster a row, for rows of at most 131,072 blocks: each CTA lists its
- * candidates in the first one's shared memory, which has all of them then.
- * Dynamic shared memory: the candidates. */
+/* One cluster a row, for rows of at most 131,072 blocks: each CTA lists its candidates in the first
+ * one's shared memory, which has all of them then. Dynamic shared memory: the candidates. */
 extern "C" __global__ void __cluster_dims__(tamis::kTeamSize)
     __launch_bounds__(tamis::kTeamThreads, 1)
         tamis_publish_team_sm90(const __grid_constant__ tamis_publish_job a) {

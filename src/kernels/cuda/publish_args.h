@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* publish_args.h: where queued lists of blocks go; host and device both read
- * it. */
+/* publish_args.h: where queued lists of blocks go; host and device both read it. */
 #ifndef TAMIS_CUDA_PUBLISH_ARGS_H
 #define TAMIS_CUDA_PUBLISH_ARGS_H
 

@@ -1,22 +1,18 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * score_fast.cuh: one query row of 32 heads x 128 against four blocks of 8
- * positions at a time, by one warp: the bits of score.cuh for rows and
- * positions whose four exponents span at most 3.
+ * score_fast.cuh: one query row of 32 heads x 128 against four blocks of 8 positions at a time, by
+ * one warp: the bits of score.cuh for rows and positions whose four exponents span at most 3.
  *
- * Codes become bytes already raised by 3 - depth of their group, so one chain
- * of mma.sync adds all four groups: K as unsigned bytes around 96, q signed.
- * PRMT looks a code up with its sign bit: a set one replicates the sign of the
- * byte found, which is 0. So twice that, and 96 less the magnitude, is the
- * byte, by one IMAD, off the pipe that is busiest. The order of dims inside a
- * dot is free: lane 4 r + c takes the 16 bytes of group c, which are one load
- * and one raise.
+ * Codes become bytes already raised by 3 - depth of their group, so one chain of mma.sync adds all
+ * four groups: K as unsigned bytes around 96, q signed. PRMT looks a code up with its sign bit: a
+ * set one replicates the sign of the byte found, which is 0. So twice that, and 96 less the
+ * magnitude, is the byte, by one IMAD, off the pipe that is busiest. The order of dims inside a dot
+ * is free: lane 4 r + c takes the 16 bytes of group c, which are one load and one raise.
  *
- * The accumulator starts as the float 6, whose unit is 2^-21: 6 + dot then is
- * its bits' float, and one saturating add takes away 6 and the bias of 96 and
- * clamps below at 0, exactly (|dot| < 2^20.2). What was scaled is put back into
- * the weights where that is exact; rows where it is not, wide rows, and steps
- * with a wide position go through score_tile.
+ * The accumulator starts as the float 6, whose unit is 2^-21: 6 + dot then is its bits' float, and
+ * one saturating add takes away 6 and the bias of 96 and clamps below at 0, exactly (|dot| <
+ * 2^20.2). What was scaled is put back into the weights where that is exact; rows where it is not,
+ * wide rows, and steps with a wide position go through score_tile.
  */
 #ifndef TAMIS_CUDA_SCORE_FAST_CUH
 #define TAMIS_CUDA_SCORE_FAST_CUH
@@ -54,15 +50,14 @@ __device__ inline Table table_of(uint32_t factor) {
     return t;
 }
 
-/* Four codes of the low half of x as bytes of 96 + raised value: twice the
- * positive part and 96 less the magnitude. bare = x & 0x7777. */
+/* Four codes of the low half of x as bytes of 96 + raised value: twice the positive part and 96
+ * less the magnitude. bare = x & 0x7777. */
 __device__ inline uint32_t decode4_biased(const Table &t, uint32_t x, uint32_t bare) {
     return 2 * prmt(t.low, t.high, x) + prmt(t.less_low, t.less_high, bare);
 }
 
 __device__ inline void mma_add(uint32_t (&d)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1) {
-    asm("mma.sync.aligned.m16n8k32.row.col.s32.u8.s8.s32 "
-        "{%0,%1,%2,%3},{%4,%5,%6,%7},{%8,%9},"
+    asm("mma.sync.aligned.m16n8k32.row.col.s32.u8.s8.s32 {%0,%1,%2,%3},{%4,%5,%6,%7},{%8,%9},"
         "{%0,%1,%2,%3};"
         : "+r"(d[0]), "+r"(d[1]), "+r"(d[2]), "+r"(d[3])
         : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
@@ -70,8 +65,7 @@ __device__ inline void mma_add(uint32_t (&d)[4], const uint32_t (&a)[4], uint32_
 
 __device__ inline void mma_start(uint32_t (&d)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1,
                                  uint32_t start) {
-    asm("mma.sync.aligned.m16n8k32.row.col.s32.u8.s8.s32 "
-        "{%0,%1,%2,%3},{%4,%5,%6,%7},{%8,%9},"
+    asm("mma.sync.aligned.m16n8k32.row.col.s32.u8.s8.s32 {%0,%1,%2,%3},{%4,%5,%6,%7},{%8,%9},"
         "{%10,%10,%10,%10};"
         : "=r"(d[0]), "=r"(d[1]), "=r"(d[2]), "=r"(d[3])
         : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1), "r"(start));
@@ -84,16 +78,16 @@ __device__ inline float add_clamped(float x, float y) {
     return d;
 }
 
-/* Of heads 8 t + 2 c and the next, in shared memory: w' * kUnit, and what to
- * add for the bare dot: -6 and the bias. */
+/* Of heads 8 t + 2 c and the next, in shared memory: w' * kUnit, and what to add for the bare dot:
+ * -6 and the bias. */
 struct alignas(16) FastHeads {
     float weight0, less0, weight1, less1;
 };
 
 /*
- * A query row in shared memory. codes: 128 raised bytes a head, in the order of
- * the A fragments (word j of group c: its low half at 32 j + 4 c, its high half
- * 16 on), 16 bytes swizzled by head % 8, so that lanes lie in different banks.
+ * A query row in shared memory. codes: 128 raised bytes a head, in the order of the A fragments
+ * (word j of group c: its low half at 32 j + 4 c, its high half 16 on), 16 bytes swizzled by head %
+ * 8, so that lanes lie in different banks.
  */
 struct alignas(16) FastQuery {
     uint32_t codes[32][32];
@@ -106,8 +100,7 @@ __device__ inline uint32_t &query_word(FastQuery &q, int t, int j) {
     return q.codes[8 * t + r][4 * (j ^ r) + (lane & 3)];
 }
 
-/* What a thread of the first four warps loads of the row: each warp has eight
- * heads. */
+/* What a thread of the first four warps loads of the row: each warp has eight heads. */
 struct QueryBits {
     uint4 codes;
     uint32_t scales, own_scales[2];
@@ -133,8 +126,8 @@ __device__ inline QueryBits load_query_bits(const tamis_query &view, int64_t r, 
     return bits;
 }
 
-/* Whole CTA, at least four warps. Whether the row is fast; else nothing of q
- * may be used. Leaves at a barrier. */
+/* Whole CTA, at least four warps. Whether the row is fast; else nothing of q may be used. Leaves at
+ * a barrier. */
 __device__ inline bool store_fast_query(FastQuery &q, const QueryBits &bits) {
     const int lane = threadIdx.x & 31, t = threadIdx.x / 32, c = lane & 3;
     bool fast = true;
@@ -174,8 +167,7 @@ __device__ inline bool store_fast_query(FastQuery &q, const QueryBits &bits) {
     return __syncthreads_and(fast);
 }
 
-/* The A fragments of sixteen positions: a lane's 16 bytes of positions r and 8
- * + r. */
+/* The A fragments of sixteen positions: a lane's 16 bytes of positions r and 8 + r. */
 struct Tile {
     uint32_t a[4][4];
 };
@@ -205,8 +197,7 @@ struct Multiplier {
             code[i / 8][i % 8] = query_word(q, i / 8, i % 8);
         }
     }
-    /* total[t]: 6 + dot + bias of heads 8 t + 2 c, + 1 at the lane's first and
-     * second position. */
+    /* total[t]: 6 + dot + bias of heads 8 t + 2 c, + 1 at the lane's first and second position. */
     __device__ void multiply(const Tile &tile, uint32_t (&total)[4][4]) const {
 #pragma unroll
         for (int j = 0; j < 4; j++) {
@@ -237,8 +228,7 @@ __device__ inline void weigh(const FastHeads (&heads)[16], const uint32_t (&tota
     }
 }
 
-/* Chains of four positions, one a lane of each quad, added: lane c ends with
- * position c's sum. */
+/* Chains of four positions, one a lane of each quad, added: lane c ends with position c's sum. */
 __device__ inline float add_chains(const float (&p)[4]) {
     const int lane = threadIdx.x & 31;
     const bool odd = lane & 1, upper = lane & 2;
@@ -269,8 +259,7 @@ __device__ inline uint32_t own_factor(const FastScales &own, int b) {
     return prmt(__shfl_sync(kAll, own.factors, (lane & ~3) + b), 0, 0x4440u | (uint32_t)(lane & 3));
 }
 
-/* A row's listed blocks. PAGE, ks NULL: what the launcher asks of fast kernels.
- */
+/* A row's listed blocks. PAGE, ks NULL: what the launcher asks of fast kernels. */
 struct Listed {
     const int32_t *blocks, *physical, *pages;
     int32_t count, length;
@@ -280,8 +269,7 @@ struct Listed {
 /* Where a block lies, in units of 16 bytes. */
 struct Place {
     uint32_t codes, scales;
-    int32_t visible; /* positions; 0: no block, and the places are any that can be
-                        read */
+    int32_t visible; /* positions; 0: no block, and the places are any that can be read */
 };
 
 __device__ inline int32_t listed_id(const Listed &list, int32_t i) {
@@ -316,8 +304,7 @@ __device__ inline uint4 load_codes(const uint8_t *base, const Place &p, int i) {
     return __ldg((const uint4 *)(own + (uint64_t)__shfl_sync(kAll, p.codes, i) * 16));
 }
 
-/* The scales of the lane's own position: block i + lane % 4, position lane / 4.
- */
+/* The scales of the lane's own position: block i + lane % 4, position lane / 4. */
 __device__ inline uint32_t load_own_scales(const uint8_t *base, const Place &p, int i) {
     const int lane = threadIdx.x & 31;
     const uint8_t *own = base + lane / 4 * 4;
@@ -330,8 +317,7 @@ __device__ inline bool own_is_live(const Place &p, int i) {
     return lane / 4 < __shfl_sync(kAll, p.visible, i + (lane & 3));
 }
 
-/* The steps that the fast path leaves: all (a wide row), or those with a wide
- * position. */
+/* The steps that the fast path leaves: all (a wide row), or those with a wide position. */
 template <class Sink>
 __device__ inline void score_left(const tamis_sparse_mqa_logits_args &a, const Listed &list,
                                   int64_t r, int first, int stride, int steps, bool all,
@@ -374,9 +360,9 @@ __device__ inline void score_left(const tamis_sparse_mqa_logits_args &a, const L
 }
 
 /*
- * Scores of the blocks of groups first, first + stride, ..: a group is 4 *
- * steps blocks, steps at most kMaxSteps. sink(column, live, score) for the
- * lane's column of every step. Whole CTA, one row.
+ * Scores of the blocks of groups first, first + stride, ..: a group is 4 * steps blocks, steps at
+ * most kMaxSteps. sink(column, live, score) for the lane's column of every step. Whole CTA, one
+ * row.
  */
 template <class Sink>
 __device__ inline void score_listed(const tamis_sparse_mqa_logits_args &a, const Listed &list,
@@ -387,8 +373,7 @@ __device__ inline void score_listed(const tamis_sparse_mqa_logits_args &a, const
     const uint8_t *const base = a.k.codes;
     int32_t at = first * each;
     const int32_t hop = stride * each;
-    /* Ids run two groups ahead, places one; K is loaded again as soon as it was
-     * used. */
+    /* Ids run two groups ahead, places one; K is loaded again as soon as it was used. */
     Place now = place_of(a.k, list, id, where);
     id = listed_id(list, at + hop + lane);
     uint4 x = load_codes(base, now, 0), y = load_codes(base, now, 1);

@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * topk.cu: the best columns of each row, ascending, as positions, slots and
- * scores. One CTA a row. Keys are shifted by one, so that 0 is left for columns
- * that are not valid.
+ * topk.cu: the best columns of each row, ascending, as positions, slots and scores. One CTA a row.
+ * Keys are shifted by one, so that 0 is left for columns that are not valid.
  */
 #include "pool.cuh"
 #include "select.cuh"
@@ -118,8 +117,7 @@ namespace tamis {
 constexpr int kPoolTopkThreads = 512, kPoolTopkQuads = 8;
 constexpr int kPoolItems = 4096; /* of its list */
 
-/* This thread's quads: where the first logit lies, and how many of the four
- * columns are visible. */
+/* This thread's quads: where the first logit lies, and how many of the four columns are visible. */
 template <int QUADS> struct Quads {
     int32_t at[QUADS];
     int live[QUADS];
@@ -154,8 +152,7 @@ template <int QUADS> __device__ inline Quads<QUADS> place_quads(const Columns &c
     return quads;
 }
 
-/* The keys of quads. Whole ones that are aligned take one load, all of them in
- * flight. */
+/* The keys of quads. Whole ones that are aligned take one load, all of them in flight. */
 template <int QUADS>
 __device__ inline void load_quads(const Columns &columns, const Quads<QUADS> &quads,
                                   uint4 (&keys)[QUADS]) {
