@@ -10,6 +10,7 @@ import pytest
 from dropin import DEVICES, Paged, torch
 
 import tamis
+import tamis.torch_ops  # (registers)
 from tamis import sglang, vllm
 
 INT32_MAX = 2**31 - 1
@@ -271,3 +272,58 @@ def test_every_wrong_argument_is_named() -> None:
             call()
         assert error.value.name == name, str(error.value)
         assert error.value.required and error.value.found
+
+
+def flows(p: Paged, dense: "torch.Tensor", lists: "torch.Tensor") -> "List[torch.Tensor]":
+    """A step of each engine: SGLang's publish and select, vLLM's decode, one operator."""
+    i32 = dict(dtype=torch.int32, device=p.lens.device)
+    rows, width = lists.shape
+    slots, positions = torch.empty((rows, 48), **i32), torch.empty((rows, 64), **i32)
+    table = sglang.publish(dense, p.lens, p.table, p.page, 16)
+    sglang.select(p.q, p.q_sf, p.kv, p.w, table, slots)
+    vllm.sparse_mqa_logits_paged_decode(
+        p.q,
+        p.q_sf,
+        p.kv,
+        p.w,
+        p.lens,
+        p.table,
+        None,
+        lists,
+        8,
+        8,
+        64,
+        positions,
+        row_ks=torch.zeros(rows, **i32),
+        sparse_indices=torch.empty((rows, width), **i32),
+        end=torch.empty(rows, **i32),
+    )
+    exact = torch.ops.tamis.consume_pages(
+        p.q[:, 0], p.q_sf[:, 0], p.kv, p.w, p.lens, p.table, lists, 64, 8
+    )
+    return [table.blocks, table.phys_blocks, table.valid_lens, slots, positions, exact]
+
+
+@pytest.mark.parametrize("device", DEVICES)
+def test_flows_replay_other_contents_in_a_cuda_graph(device: str) -> None:
+    """On the CPU the same calls follow the contents of the same tensors without a graph."""
+    p, other = Paged(device, [1000, 333, 8, 129]), Paged(device, [5, 700, 1000, 64], seed=7)
+    gen = torch.Generator().manual_seed(3)
+    dense, later = (torch.randn((4, 1003), generator=gen).to(device) for _ in range(2))
+    lists, others = p.lists(32, -1), other.lists(32, -1)
+    first = flows(p, dense, lists)
+    graph = torch.cuda.CUDAGraph() if device == "cuda" else None
+    if graph is not None:
+        with torch.cuda.graph(graph):
+            out = flows(p, dense, lists)
+    for name in ("pool", "lens", "table", "q", "q_sf", "w"):
+        getattr(p, name).copy_(getattr(other, name))
+    dense.copy_(later)
+    lists.copy_(others)
+    if graph is not None:
+        graph.replay()
+        torch.cuda.synchronize()
+    else:
+        out = flows(p, dense, lists)
+    for found, want, before in zip(out, flows(other, later, others), first):
+        assert torch.equal(found, want) and not torch.equal(found, before)
