@@ -2,7 +2,8 @@
 /*
  * consumer.cu: the consumer's kernels on one GPU: checked byte for byte against the general kernels
  * (which the tests hold to ref), then timed. A program of its own, since it launches kernels apart:
- *   nvcc -O3 -std=c++17 -fmad=false -arch=native -Iinclude -Isrc bench/gpu/consumer.cu -o consumer
+ *   nvcc -O3 -std=c++17 -fmad=false -gencode=arch=compute_90a,code=sm_90a -Iinclude -Isrc \
+ *       bench/gpu/consumer.cu -o consumer
  * Times are medians of CUDA events over `rows` rows; between two runs 512 MiB are written, so that
  * no input is in L2. consumer check | time [ROWS]
  */
@@ -19,6 +20,7 @@
 #include "kernels/cuda/sparse_mqa_logits.cu"
 #include "kernels/cuda/topk.cu"
 #include "kernels/cuda/consume.cu"
+#include "kernels/cuda/consume_sm90.cu"
 #include "kernels/cuda/expand.cu"
 
 #define CHECK(call)                                                                                \
@@ -357,7 +359,22 @@ int consume_bytes(int64_t width) {
 
 void consume_fast(const tamis_sparse_mqa_logits_args &a, const tamis_selection &out) {
     tamis_consume_fast_smxx<<<(unsigned)a.rows.count, tamis::kFastThreads,
-                              (size_t)consume_bytes(a.width)>>>(a, out);
+                              (size_t)consume_bytes(a.width)>>>(a, out, nullptr);
+}
+
+/* What launch_groups.c queues on Hopper. scratch: as many bytes as scores take. */
+void consume_sm90(const tamis_sparse_mqa_logits_args &a, const tamis_selection &out, void *scratch,
+                  bool pairs) {
+    const unsigned rows = (unsigned)a.rows.count, threads = tamis::hopper::kGroupThreads;
+    int32_t *done = (int32_t *)scratch;
+    uint32_t *entries = (uint32_t *)scratch + (rows + 3) / 4 * 4;
+    if (pairs) {
+        tamis_consume_pairs_sm90<<<(rows + 1) / 2, threads, TAMIS_CONSUME_PAIRS_BYTES>>>(
+            a, out, entries, done);
+    }
+    tamis_consume_rows_sm90<<<rows, threads, TAMIS_CONSUME_ROWS_BYTES>>>(a, out, done, !pairs);
+    tamis_consume_fast_smxx<<<std::min(rows, 264u), tamis::kFastThreads,
+                              (size_t)consume_bytes(a.width)>>>(a, out, done);
 }
 
 void topk(const tamis_topk_args &a) {
@@ -365,8 +382,7 @@ void topk(const tamis_topk_args &a) {
 }
 
 void topk_pool(const tamis_topk_args &a) {
-    tamis_topk_pool_smxx<<<(unsigned)a.rows.count, tamis::kPoolThreads,
-                           (size_t)consume_bytes((a.width + 7) / 8)>>>(a, 0, INT32_MAX);
+    tamis_topk_pool_smxx<<<(unsigned)a.rows.count, tamis::kPoolTopkThreads>>>(a, 0, INT32_MAX);
 }
 
 /* ---- checks ---- */
@@ -388,6 +404,8 @@ bool same(const char *what, const T *x, const T *y, int64_t n, int64_t line, con
     }
     return true;
 }
+
+int done_rows; /* by Hopper's kernels */
 
 bool check(const Shape &s, uint64_t seed) {
     Call c;
@@ -436,8 +454,19 @@ bool check(const Shape &s, uint64_t seed) {
         CHECK(cudaMemset(o->selection.counts, 0x5A, (size_t)s.rows * 4));
     }
     topk(c.topk);
-    for (int fused : {0, 1}) {
-        if (fused) {
+    for (int how : {0, 1, 2, 3}) { /* topk, one kernel, Hopper's with and without pairs */
+        if (how >= 2 && (s.topk > TAMIS_CONSUME_MAX_TOPK || s.round || s.width < 2)) {
+            continue;
+        }
+        if (how >= 2) {
+            CHECK(cudaMemset(got.logits, 0x5A, (size_t)got.logits_bytes));
+            consume_sm90(c.score, got.selection, got.logits, how == 2);
+            std::vector<int32_t> done((size_t)s.rows);
+            CHECK(cudaMemcpy(done.data(), got.logits, done.size() * 4, cudaMemcpyDeviceToHost));
+            for (int d : done) {
+                done_rows += d == 1;
+            }
+        } else if (how == 1) {
             consume_fast(c.score, got.selection);
         } else {
             c.topk.selection = got.selection;
@@ -482,7 +511,9 @@ bool check_all() {
         good &= check(s, (uint64_t)i + 99);
         cases++;
     }
-    printf("check: %d cases, %s\n", cases, good ? "all bytes equal" : "FAILED");
+    good &= done_rows > 0;
+    printf("check: %d cases, %d rows by wgmma, %s\n", cases, done_rows,
+           good ? "all bytes equal" : "FAILED");
     return good;
 }
 
@@ -554,13 +585,16 @@ void time_all(int rows) {
                 e.counts = o.selection.counts;
                 show("expand", [&] {
                     tamis_expand_smxx<<<(unsigned)rows, tamis::kExpandThreads, 2048 * 4>>>(
-                        e, nullptr, INT32_MAX);
+                        e, nullptr, nullptr, INT32_MAX);
                 });
             }
             int ctas = std::max(1, 2 * 132 / rows);
             int steps = rows >= 64 ? 8 : std::max(1, 512 / (ctas * 8));
             show("scores, fast", [&] { score_fast(c.score, ctas, steps); });
             show("consume, fast", [&] { consume_fast(c.score, o.selection); });
+            show("consume, rows", [&] { consume_sm90(c.score, o.selection, o.logits, false); });
+            show("consume, pairs and rows",
+                 [&] { consume_sm90(c.score, o.selection, o.logits, true); });
         }
     }
     CHECK(cudaFree(flush));
@@ -573,8 +607,10 @@ int main(int argc, char **argv) {
     CHECK(cudaGetDeviceProperties(&device, 0));
     CHECK(cudaFuncSetAttribute(tamis_consume_fast_smxx, cudaFuncAttributeMaxDynamicSharedMemorySize,
                                consume_bytes(2048)));
-    CHECK(cudaFuncSetAttribute(tamis_topk_pool_smxx, cudaFuncAttributeMaxDynamicSharedMemorySize,
-                               consume_bytes(2048)));
+    for (auto kernel :
+         {(const void *)tamis_consume_pairs_sm90, (const void *)tamis_consume_rows_sm90}) {
+        CHECK(cudaFuncSetAttribute(kernel, cudaFuncAttributePreferredSharedMemoryCarveout, 100));
+    }
     std::string what = argc > 1 ? argv[1] : "check";
     if (what == "check") {
         return check_all() ? 0 : 1;

@@ -5,6 +5,7 @@
 #include "source_sm90.cu"
 #include "sparse_mqa_logits.cu"
 #include "consume.cu"
+#include "consume_sm90.cu"
 #include "decode.cu"
 #include "block_max.cu"
 #include "publish.cu"

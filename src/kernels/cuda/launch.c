@@ -202,7 +202,8 @@ tamis_status tamis_cuda_queue_consume(const tamis_cuda *cuda,
                                       void *stream, tamis_error *error) {
     tamis_sparse_mqa_logits_args a = *score;
     tamis_selection out = topk->selection;
-    void *parameters[] = {&a, &out};
+    const int32_t *none = NULL;
+    void *parameters[] = {&a, &out, (void *)&none};
     int64_t columns = a.width * a.block_size;
     uintptr_t scratch = (uintptr_t)a.logits | (uintptr_t)(a.logits_stride * 4);
     int few = a.rows.count < FEW_ROWS, split = few && done && (scratch & 15) == 0;
@@ -212,6 +213,9 @@ tamis_status tamis_cuda_queue_consume(const tamis_cuda *cuda,
     }
     if (split) {
         return queue_split(cuda, score, &out, done, stream, error);
+    }
+    if (tamis_cuda_consumes_in_groups(cuda, score, &out)) {
+        return tamis_cuda_queue_consume_groups(cuda, score, &out, stream, error);
     }
     tamis_grid grid = grid_of_row_ctas(a.rows.count);
     grid.shared = pool_bytes(columns);

@@ -54,6 +54,14 @@ tamis_status tamis_cuda_queue_consume(const tamis_cuda *cuda,
                                       const tamis_sparse_mqa_logits_args *score,
                                       const tamis_topk_args *topk, uint32_t *done, int64_t limit,
                                       void *stream, tamis_error *error);
+/* Whether consume_sm90.cu takes rows that the fast scorer takes, and then both of a consumer by it:
+ * score->logits is its scratch. */
+int tamis_cuda_consumes_in_groups(const tamis_cuda *cuda, const tamis_sparse_mqa_logits_args *score,
+                                  const tamis_selection *out);
+tamis_status tamis_cuda_queue_consume_groups(const tamis_cuda *cuda,
+                                             const tamis_sparse_mqa_logits_args *score,
+                                             const tamis_selection *out, void *stream,
+                                             tamis_error *error);
 /* how: bits of TAMIS_TOPK_*. */
 tamis_status tamis_cuda_queue_topk(const tamis_cuda *cuda, const tamis_topk_args *args, int32_t how,
                                    int64_t limit, void *stream, tamis_error *error);
