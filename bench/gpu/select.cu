@@ -538,7 +538,7 @@ void time_decode() {
             });
             float fused = timer.run([&](cudaStream_t st) {
                 tamis_consume_fast_smxx<<<(unsigned)rows, tamis::kFastThreads, 512 * 34 * 4, st>>>(
-                    c.score, o.selection);
+                    c.score, o.selection, nullptr);
             });
             printf(" scores %.2f, scores + topk %.2f, one CTA a row %.2f; split", scores, two,
                    fused);

@@ -230,6 +230,7 @@ static void test_many_rows(void) {
     enum { MANY = 700 };
     REQUIRE(device.cuda->multiprocessors * 2 <= MANY, "a GPU larger than the test");
     require_rows(MANY, 301, 5003);
+    require_rows(1100, 301, 5003); /* pairs of rows with everything and with nothing in common */
     require_rows(150, 301, 5003);
     require_rows(1, 2048, 40003);
     require_rows(2, 2047, 40003);
