@@ -34,7 +34,7 @@ _WORKSPACES = ("consume", "source", "dense")
 
 def numerics_code(name: str) -> int:
     """TAMIS_NUMERICS_* of a class's name."""
-    code = _abi.NUMERICS.get(name)
+    code = _abi.NUMERICS.get(name) if isinstance(name, str) else None
     if code is None:
         raise NumericsError("numerics", " or ".join(_abi.NUMERICS), repr(name))
     return code
@@ -84,8 +84,9 @@ class _Field:
         elif isinstance(owner, np.ndarray):
             self.strides = owner.strides
 
-    def exchange(self, name: str, x: Any) -> None:
-        """Points at x, which has to be as the array before it was."""
+    def fit(self, name: str, x: Any) -> int | View:
+        """The address of x, which has to be as the array before it was; of another kind: its view.
+        Nothing is changed yet."""
         kind = x.__class__
         if kind is self.kind:  # of torch
             if (
@@ -93,11 +94,11 @@ class _Field:
                 and x.shape == self.shape
                 and x.stride() == self.strides
                 and x.get_device() == self.device
+                and not x.is_neg()
             ):
                 pointer = x.data_ptr()
                 if pointer:  # none: empty, or a tensor without memory
-                    setattr(self.struct, self.attribute, pointer)
-                    return
+                    return int(pointer)
         elif (
             kind is np.ndarray
             and x.dtype == self.dtype
@@ -109,19 +110,17 @@ class _Field:
             except (TypeError, ValueError):
                 pointer = 0 if self.writable else x.__array_interface__["data"][0]
             if pointer and pointer % self.view.itemsize == 0:
-                setattr(self.struct, self.attribute, pointer)
-                return
-        self._exchange_other(name, x)
+                return int(pointer)
+        return self._fit_other(name, x)
 
-    def _exchange_other(self, name: str, x: Any) -> None:
+    def _fit_other(self, name: str, x: Any) -> View:
         """An array of another kind, or one that does not fit: say how."""
         was = self.view
         v = require(name, x, (was.dtype,), was.shape, was.device, 0, self.writable)
         for i, size in enumerate(v.shape):
             if size > 1 and v.strides[i] != was.strides[i]:
                 raise ArgumentError(name, f"strides {was.strides}", f"strides {v.strides}")
-        setattr(self.struct, self.attribute, v.pointer)
-        self.view = v
+        return v
 
 
 class Call(Generic[T]):
@@ -279,13 +278,21 @@ class Call(Generic[T]):
 
     def update(self, exchanged: Mapping[str, Any]) -> Call[T]:
         """Exchanges arrays, by the names that errors have ("blocks", "query.codes", "rows.ke"),
-        for others of the same dtype, shape and strides. ``outputs`` stays what it was: the names
-        of outputs are "out.positions" and the like."""
+        for others of the same dtype, shape and strides: all of them or, on an error, none.
+        ``outputs`` stays what it was: the names of outputs are "out.positions" and the like."""
+        if not isinstance(exchanged, Mapping):
+            raise ArgumentError("update", "names and arrays, as a dict", type(exchanged).__name__)
+        fitting = []
         for name, x in exchanged.items():
             field = self._fields.get(name)
             if field is None:
                 raise ArgumentError("update", "one of " + ", ".join(self._fields), repr(name))
-            field.exchange(name, x)
+            fitting.append((field, name, x, field.fit(name, x)))
+        for field, name, x, at in fitting:  # all of them fit
+            if isinstance(at, View):
+                field.view = at
+                at = at.pointer
+            setattr(field.struct, field.attribute, at)
             self._arrays[name] = x
         return self
 

@@ -60,6 +60,7 @@ REFUSED = [
     *(("query", dict(query=x)) for x in (None, tuple(P.query))),
     ("out", dict(out=(np.zeros((3, 16), np.int32),))),
     ("backend", dict(backend="avx2")),
+    *(("numerics", dict(numerics=x)) for x in ("f16", None, [])),
     *(("blocks", dict(blocks=Broken(x))) for x in (None, 5, USED, RuntimeError("no"))),
     *(("blocks", dict(blocks=Broken(None, x))) for x in (None, RuntimeError("no"), (99, 0))),
     ("blocks", dict(blocks=Broken)),
@@ -131,4 +132,26 @@ def test_tensors_that_are_not_their_memory_are_refused():
         with pytest.raises(tamis.Error) as caught:
             consume(**options)
         assert caught.value.name == name
+    call = stages.consume.prepare(P.k, P.rows, P.query._replace(weights=weights), blocks, topk=16)
+    with pytest.raises(tamis.Error) as caught:
+        call.update({"query.weights": torch._neg_view(weights)})
+    assert caught.value.name == "query.weights"
     assert consume(blocks=blocks[:, :0]).counts.tolist() == [0, 0, 0]
+
+
+def test_a_refused_update_exchanges_nothing():
+    call = stages.consume.prepare(P.k, P.rows, P.query, BLOCKS, topk=16)
+    want = call.run().positions.copy()
+    none = np.full_like(BLOCKS, -1)
+    for name, exchanged in [
+        ("query.codes", {"blocks": none, "query.codes": P.query.codes[:1]}),
+        ("update", {"blocks": none, "block": none}),
+        ("blocks", {"out.positions": np.zeros_like(want), "blocks": Broken(None)}),
+        ("update", [("blocks", none)]),
+    ]:
+        with pytest.raises(tamis.Error) as caught:
+            call.update(exchanged)
+        assert caught.value.name == name
+        call.outputs.positions[:] = 77
+        assert np.array_equal(call.run().positions, want)
+    assert (call.update({"blocks": none}).run().counts == 0).all()
