@@ -69,7 +69,7 @@ def test_scales_change_where_the_product_does(exponent):
     largest = np.float32(6 * 2.0**exponent)
     for step in range(-4, 5):
         x = np.zeros((1, 32), np.float32)
-        x[0, 7] = (largest.view(np.int32) + step).view(np.float32)
+        x[0, 7] = (largest.view(np.int32) + np.int32(step)).view(np.float32)
         codes, scales = mxfp4.quantize(x)
         assert scales[0, 0] == scale_by_fractions(x[0])
         assert codes[0, 3] >> 4 == nearest_code(x[0, 7], scales[0, 0])
