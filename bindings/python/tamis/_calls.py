@@ -88,6 +88,7 @@ class _Field:
         """The address of x, which has to be as the array before it was; of another kind: its view.
         Nothing is changed yet."""
         kind = x.__class__
+        pointer: int
         if kind is self.kind:  # of torch
             if (
                 x.dtype is self.dtype
@@ -98,7 +99,7 @@ class _Field:
             ):
                 pointer = x.data_ptr()
                 if pointer:  # none: empty, or a tensor without memory
-                    return int(pointer)
+                    return pointer
         elif (
             kind is np.ndarray
             and x.dtype == self.dtype
@@ -110,7 +111,7 @@ class _Field:
             except (TypeError, ValueError):
                 pointer = 0 if self.writable else x.__array_interface__["data"][0]
             if pointer and pointer % self.view.itemsize == 0:
-                return int(pointer)
+                return pointer
         return self._fit_other(name, x)
 
     def _fit_other(self, name: str, x: Any) -> View:
@@ -280,7 +281,7 @@ class Call(Generic[T]):
         """Exchanges arrays, by the names that errors have ("blocks", "query.codes", "rows.ke"),
         for others of the same dtype, shape and strides: all of them or, on an error, none.
         ``outputs`` stays what it was: the names of outputs are "out.positions" and the like."""
-        if not isinstance(exchanged, Mapping):
+        if exchanged.__class__ is not dict and not isinstance(exchanged, Mapping):
             raise ArgumentError("update", "names and arrays, as a dict", type(exchanged).__name__)
         fitting = []
         for name, x in exchanged.items():
@@ -289,9 +290,8 @@ class Call(Generic[T]):
                 raise ArgumentError("update", "one of " + ", ".join(self._fields), repr(name))
             fitting.append((field, name, x, field.fit(name, x)))
         for field, name, x, at in fitting:  # all of them fit
-            if isinstance(at, View):
-                field.view = at
-                at = at.pointer
+            if at.__class__ is View:
+                field.view, at = at, at.pointer
             setattr(field.struct, field.attribute, at)
             self._arrays[name] = x
         return self
