@@ -48,8 +48,8 @@ tamis_status tamis_cuda_queue_sparse_mqa_logits(const tamis_cuda *cuda,
                                                 void *stream, tamis_error *error);
 /* Both of a consumer: the scores of score, then topk over them. One kernel where that is faster:
  * score->logits then holds anything. topk has score's rows and blocks; its columns are NULL.
- * done: [rows.count] words on the device that are 0, and are 0 again afterwards; NULL: few rows
- * take two kernels. */
+ * done: [rows.count] words on the device that are 0, and are 0 again afterwards, with rows of
+ * score->logits of whole 32 columns; NULL: few rows take two kernels. */
 tamis_status tamis_cuda_queue_consume(const tamis_cuda *cuda,
                                       const tamis_sparse_mqa_logits_args *score,
                                       const tamis_topk_args *topk, uint32_t *done, int64_t limit,
