@@ -31,6 +31,11 @@ if ! pkg-config --exists jansson cmocka 2>/dev/null && ls "$root"/.carry/*.deb >
     sed -i "s|^prefix=/usr|prefix=$carry/usr|; s|=/usr/|=$carry/usr/|" "$PKG_CONFIG_PATH"/*.pc
 fi
 
+if ! python3 -c 'import pytest' 2>/dev/null && ls "$root"/.carry/wheels/*.whl >/dev/null 2>&1; then
+    export TAMIS_WHEELS="$build/site"
+    python3 -m pip install -q --no-index --no-deps --target "$TAMIS_WHEELS" "$root"/.carry/wheels/*.whl
+fi
+
 nvidia-smi --query-gpu=name,compute_cap,driver_version --format=csv,noheader
 nvcc --version | sed -n 's/.*release/nvcc/p'
 cmake -S "$root" -B "$build" -G Ninja -DTAMIS_CUDA=on >"$build.log" 2>&1 || {
