@@ -19,11 +19,10 @@ enum {
 
 /*
  * `auto`: in steps of at least so many rows, and so many for each request, those that see at most
- * so many quarters of the pool take the dense route, which scores more positions, each for less
- * where neighbouring rows share their K. docs/benchmarks-gpu.md, "The crossover of auto", says
- * where all three were measured.
+ * so many quarters of the pool take the dense route: where neighbouring rows share their K it
+ * scores a position for less. docs/benchmarks-gpu.md, "The crossover of auto".
  */
-enum { TAMIS_CUDA_AUTO_ROWS = 256, TAMIS_CUDA_AUTO_SHARE = 8, TAMIS_CUDA_AUTO_QUARTERS = 7 };
+enum { TAMIS_CUDA_AUTO_ROWS = 512, TAMIS_CUDA_AUTO_SHARE = 8, TAMIS_CUDA_AUTO_QUARTERS = 4 };
 
 typedef struct tamis_tiling {
     int64_t each[TAMIS_TILE_PARTS];
