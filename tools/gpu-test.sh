@@ -116,8 +116,8 @@ sanitize() {
         sanitized="$sanitized, $tool skipped"
         return
     fi
-    routes= # many rows of both routes: the longest by far, so first, and for two tools only
-    case $tool in memcheck | racecheck) routes=routes ;; esac
+    routes= # many rows of both routes: the longest by far, so first, and for one tool only
+    [ "$tool" != memcheck ] || routes=routes
     for name in $routes $stages levels stages pages rows tiles stamps hostile; do
         case $name in
         levels | stages) echo "gpu_hostile $name" ;;
@@ -125,7 +125,7 @@ sanitize() {
         stamps | hostile) echo "gpu_plan_guard $name" ;;
         *) echo "gpu_harness $name few" ;;
         esac
-    done | xargs -P 6 -I@ sh -c "set -- @; timeout 240 compute-sanitizer --tool $tool --error-exitcode 9 \
+    done | xargs -P $(((jobs + 1) * 2 / 3)) -I@ sh -c "set -- @; timeout 240 compute-sanitizer --tool $tool --error-exitcode 9 \
         '$build/tests/cuda/'@ >'$folder/'\$2.txt 2>&1 || echo \$2" >"$folder/failed"
     if [ -s "$folder/failed" ]; then
         status=1

@@ -188,8 +188,10 @@ static void test_tiles(void) {
 
 /* ---- many_rows: as few and as many as kernels of their own score and select ---- */
 
-/* A consumer's rows over pools of `width` blocks, of every hazard. */
+/* A consumer's rows over pools of `width` blocks, of every hazard. The CPU takes most of the time,
+ * so it works on several threads. */
 static void require_rows(int64_t rows, int64_t width, int64_t context) {
+    static const slicing threads = {.nth = 8, .order = ORDER_THREADS, .poison = 0xA5};
     placement where = {.layout = TAMIS_K_MXFP4_PAGE, .page_size = 64};
     tamis_backend *backend = cpu();
     int64_t *lengths = calloc((size_t)rows, sizeof *lengths);
@@ -209,7 +211,7 @@ static void require_rows(int64_t rows, int64_t width, int64_t context) {
                      scene_hazard_text(hazard));
         l.topk = hazard % 2 ? 512 : 37;
         rows_of(&s, hazard, context, lengths, rows, (uint64_t)hazard + 11);
-        results want = level_consume(backend, &s, l, lists, &where, level_whole);
+        results want = level_consume(backend, &s, l, lists, &where, threads);
         consume_trial(&t, &s, l, lists, &where);
         mirror_new(&m, &device, &t, STAGE_consume, 0);
         device_run(&device, STAGE_consume, &m.args);
