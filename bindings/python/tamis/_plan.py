@@ -278,6 +278,8 @@ def _torch_bytes(size: int, device: Device) -> Any:
         raise ArgumentError(
             "device", "torch imported: plans on a GPU lie in its memory", str(device)
         )
+    if not torch.cuda.is_available():
+        raise ArgumentError("device", "a CUDA device that torch finds", f"none, for {device}")
     return torch.empty(size, dtype=torch.uint8, device=str(device))
 
 

@@ -105,11 +105,18 @@ def point_query(call: Call[Any], query: Query, rows: int) -> None:
         call.point(name, v, struct)
 
 
+def check_pages(k: KCache, rows: Rows) -> None:
+    """K in pages is found through a page table."""
+    if k.layout == "mxfp4_page" and rows.page_table is None:
+        raise ArgumentError("rows.page_table", "one, as K lies in pages", "None")
+
+
 def point_scored(call: Call[Any], k: KCache, rows: Rows, query: Query, numerics: str) -> int:
     """K, rows and queries; the number of rows."""
     call.struct.numerics = numerics_code(numerics)
     point_key(call, k)
     count = int(point_rows(call, rows).count)
+    check_pages(k, rows)
     point_query(call, query, count)
     return count
 

@@ -11,6 +11,7 @@ from ._calls import Call, Stage, float_type, output
 from ._stage_parts import (
     Split,
     device_of,
+    check_pages,
     point_key,
     point_rope,
     point_rows,
@@ -176,6 +177,7 @@ def k_gather(
     a = call.struct
     point_key(call, k)
     count = int(point_rows(call, rows).count)
+    check_pages(k, rows)
     call.point("start", require("start", start, INT64, (count,), k.device))
     a.size = size
     maker = Maker(rows.ke, k.device) if out is None else None

@@ -12,6 +12,8 @@ from typing import Any
 
 import numpy as np
 
+from .errors import ArgumentError
+
 MAGNITUDES = np.array([0, 0.5, 1, 1.5, 2, 3, 4, 6], np.float32)
 #: Twice the value of each 4-bit code: whole numbers.
 DOUBLED = np.array([0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12], np.int8)
@@ -40,6 +42,10 @@ def quantize(x: Any) -> tuple[Any, Any]:
     x = np.asarray(x)
     if x.dtype == np.uint16 or x.dtype.name == "bfloat16":
         x = bfloat16_to_float32(x.view(np.uint16))
+    if x.dtype.kind != "f" or x.ndim == 0 or x.shape[-1] % 32:
+        raise ArgumentError(
+            "x", "floats [.., D], D a multiple of 32", f"{x.dtype.name} {list(x.shape)}"
+        )
     groups = np.ascontiguousarray(x, np.float32).reshape(*x.shape[:-1], -1, 32)
     size = np.abs(groups)
     broken = ~np.isfinite(groups).all(axis=-1)

@@ -155,3 +155,26 @@ def test_a_refused_update_exchanges_nothing():
         call.outputs.positions[:] = 77
         assert np.array_equal(call.run().positions, want)
     assert (call.update({"blocks": none}).run().counts == 0).all()
+
+
+def test_pages_want_a_table_and_quantize_wants_groups():
+    pages = tamis.KCache.pages(np.zeros((2, 64, 68), np.uint8))
+    rows = tamis.Rows(ke=np.array([9], np.int32))
+    query = tamis.Query(*(x[:1] for x in P.query))
+    for call in (
+        lambda: stages.consume(pages, rows, query, BLOCKS[:1], topk=16),
+        lambda: stages.mqa_logits(pages, rows, query),
+        lambda: stages.k_gather(pages, rows, np.zeros(1, np.int64), 9),
+    ):
+        with pytest.raises(tamis.Error) as caught:
+            call()
+        assert caught.value.name == "rows.page_table" and caught.value.found == "None"
+    for wrong in (
+        np.zeros((2, 33), np.float32),
+        "text",
+        np.float32(1),
+        np.zeros((2, 32), np.int32),
+    ):
+        with pytest.raises(tamis.Error) as caught:
+            tamis.mxfp4.quantize(wrong)
+        assert caught.value.name == "x" and "32" in caught.value.required
