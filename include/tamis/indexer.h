@@ -22,7 +22,7 @@ enum {                       /* indexer_sparse_logits */
        TAMIS_SPARSE_OFF = 0, /* consumers score everything and mask */
        TAMIS_SPARSE_ON = 1,
        TAMIS_SPARSE_AUTO = 2 /* per row, where its length is known: up to the pool everything is
-                                scored, beyond it the listed blocks */
+                                scored, beyond it the listed blocks; on a GPU see cuda.h */
 };
 
 /* The attention config's keys. Strings must outlive the call they are given to. */

@@ -363,7 +363,7 @@ typedef struct tamis_dense_args {
     int64_t workspace_bytes;
 } tamis_dense_args;
 
-/* Workspace bytes when the work is cut into nth slices; -1 when the arguments,
+/* Workspace bytes when the work is cut into nth slices; -1 when the arguments
  * are invalid. */
 TAMIS_API int64_t tamis_consume_workspace(const tamis_consume_args *args, int32_t nth);
 TAMIS_API int64_t tamis_source_workspace(const tamis_source_args *args, int32_t nth);
