@@ -8,6 +8,10 @@ mode=${1:?check or accept}
 build=${2:?build directory}
 here=$(cd "$(dirname "$0")/.." && pwd)
 figures=$here/bench/gate.txt
+command -v valgrind >/dev/null || {
+    echo "gate: FAILED: valgrind is required, which counts (tools/setup.sh ci installs it)" >&2
+    exit 1
+}
 # Counts depend on the compiler; figures of another one say nothing.
 compiler=$(sed -n 's/^CMAKE_C_COMPILER:[A-Z]*=//p' "$build/CMakeCache.txt")
 version=$("$compiler" --version | head -n 1)
