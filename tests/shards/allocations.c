@@ -11,7 +11,7 @@
 
 enum { RANKS = 3, SKIPPED = 77 };
 
-static pthread_barrier_t begun, counted, done;
+static pthread_barrier_t begun, counted, done, ended;
 
 static void work(member *m) {
     m->status =
@@ -30,6 +30,7 @@ static void work(member *m) {
     member_layer(m, LAYER_REUSE); /* refused */
     m->status = right;
     pthread_barrier_wait(&done);
+    pthread_barrier_wait(&ended); /* a thread that ends gives memory back */
 }
 
 static void *count(void *unused) {
@@ -39,6 +40,7 @@ static void *count(void *unused) {
     pthread_barrier_wait(&counted);
     pthread_barrier_wait(&done);
     counting_end();
+    pthread_barrier_wait(&ended);
     return unused;
 }
 
@@ -50,6 +52,7 @@ static void ranks_allocate_nothing(void **state) {
     pthread_barrier_init(&begun, NULL, RANKS + 1);
     pthread_barrier_init(&counted, NULL, RANKS + 1);
     pthread_barrier_init(&done, NULL, RANKS + 1);
+    pthread_barrier_init(&ended, NULL, RANKS + 1);
     seed(300);
     layers *l = layers_make(two, requests, COUNT(requests));
     tamis_indexer *indexer = group_indexer(l, "auto", RANKS);
