@@ -4,32 +4,14 @@
 #ifndef TAMIS_BENCH_GPU_CALL_CUH
 #define TAMIS_BENCH_GPU_CALL_CUH
 
-#include <algorithm>
-#include <cstdio>
-#include <cstdlib>
-#include <cstring>
-#include <functional>
-#include <random>
-#include <string>
 #include <thread>
-#include <vector>
 
 #include <tamis/tamis.h>
 
 #include "format/mxfp4.h"
-
-#define CHECK(call)                                                                                \
-    do {                                                                                           \
-        cudaError_t error = (call);                                                                \
-        if (error != cudaSuccess) {                                                                \
-            printf("FAILED: %s:%d: %s\n", __FILE__, __LINE__, cudaGetErrorString(error));          \
-            exit(1);                                                                               \
-        }                                                                                          \
-    } while (0)
+#include "measure.cuh"
 
 namespace {
-
-using random_bits = std::mt19937_64;
 
 template <class T> T *on_device(const std::vector<T> &host) {
     T *device = nullptr;

@@ -9,31 +9,13 @@
  * workspace of 256 MiB; between two runs 512 MiB are written, so that no input is in L2.
  * source check | time | decode
  */
-#include <algorithm>
-#include <cstdio>
-#include <cstdlib>
-#include <cstring>
-#include <functional>
-#include <random>
-#include <string>
-#include <vector>
+#include "measure.cuh"
 
 #include "kernels/cuda/mqa_logits.cu"
 #include "kernels/cuda/source_smxx.cu"
 #include "kernels/cuda/source_sm90.cu"
 
-#define CHECK(call)                                                                                \
-    do {                                                                                           \
-        cudaError_t error = (call);                                                                \
-        if (error != cudaSuccess) {                                                                \
-            printf("FAILED: %s:%d: %s\n", __FILE__, __LINE__, cudaGetErrorString(error));          \
-            exit(1);                                                                               \
-        }                                                                                          \
-    } while (0)
-
 namespace {
-
-using random_bits = std::mt19937_64;
 
 struct Shape {
     int rows, page;
@@ -327,30 +309,6 @@ bool check_all(int cases) {
 
 /* ---- times ---- */
 
-const size_t flush_bytes = (size_t)512 << 20;
-uint8_t *flush;
-
-float median_ms(int repeats, const std::function<void()> &run) {
-    std::vector<float> times;
-    cudaEvent_t from, to;
-    CHECK(cudaEventCreate(&from));
-    CHECK(cudaEventCreate(&to));
-    run();
-    for (int i = 0; i < repeats; i++) {
-        CHECK(cudaMemsetAsync(flush, i, flush_bytes));
-        CHECK(cudaEventRecord(from));
-        run();
-        CHECK(cudaEventRecord(to));
-        CHECK(cudaEventSynchronize(to));
-        float ms;
-        CHECK(cudaEventElapsedTime(&ms, from, to));
-        times.push_back(ms);
-    }
-    CHECK(cudaGetLastError());
-    std::sort(times.begin(), times.end());
-    return times[times.size() / 2];
-}
-
 /* Rows that the launcher takes at a time: 256 MiB of block maxima, own lists and their scores. */
 int64_t tile_rows(int64_t positions, int64_t rows) {
     int64_t each = (positions / 8 + 1) * 4 + 2048 * 4 + 64 + 2048 * 8 * 4;
@@ -423,7 +381,6 @@ int main(int argc, char **argv) {
     if (what == "check") {
         return check_all(argc > 2 ? atoi(argv[2]) : 180) ? 0 : 1;
     }
-    CHECK(cudaMalloc(&flush, flush_bytes));
     printf("%s, %d SM, cold L2\n", device.name, device.multiProcessorCount);
     if (what == "one") {
         time_shape(atoi(argv[2]), atoll(argv[3]), atoi(argv[4]), false);
