@@ -36,9 +36,17 @@ static inline void *tamis_plan_take(uint8_t *memory, int64_t *at, int64_t bytes)
     return taken;
 }
 
-/* What of a batch can be checked without reading its arrays, and the page table of one ratio. */
+/* Tokens of request i that a step adds. */
+static inline int64_t tamis_new_tokens(const tamis_batch *batch, int64_t i) {
+    return (int64_t)batch->query_start[i + 1] - batch->query_start[i];
+}
+
+/* What of a batch can be checked without reading its arrays; the same with lengths and starts; the
+ * page table of one ratio. */
 tamis_status tamis_batch_check_fields(const tamis_batch *batch, int64_t max_requests,
                                       int64_t max_rows, tamis_error *error);
+tamis_status tamis_batch_check_requests(const tamis_batch *batch, const tamis_plan_limits *limits,
+                                        int64_t max_rows, tamis_error *error);
 tamis_status tamis_batch_check_table(const tamis_batch *batch, int32_t ratio, tamis_error *error);
 
 /*

@@ -12,10 +12,6 @@ void tamis_batch_default(tamis_batch *batch) {
     batch->struct_size = (uint32_t)sizeof *batch;
 }
 
-static int64_t new_tokens(const tamis_batch *batch, int64_t i) {
-    return (int64_t)batch->query_start[i + 1] - batch->query_start[i];
-}
-
 static tamis_status fail_request(tamis_error *error, tamis_status status, const char *array,
                                  int64_t i, const char *required, int64_t found) {
     char argument[60];
@@ -23,9 +19,9 @@ static tamis_status fail_request(tamis_error *error, tamis_status status, const 
     return tamis_fail(error, status, argument, required, "%lld", (long long)found);
 }
 
-static tamis_status check_request(const tamis_plan *plan, const tamis_batch *batch, int64_t i,
+static tamis_status check_request(const tamis_batch *batch, int64_t i, int64_t max_context,
                                   tamis_error *error) {
-    int64_t fresh = new_tokens(batch, i);
+    int64_t fresh = tamis_new_tokens(batch, i);
     if (fresh < 0) {
         return fail_request(error, TAMIS_ERROR_ARGUMENT, "query_start", i + 1, "ascending starts",
                             batch->query_start[i + 1]);
@@ -34,7 +30,7 @@ static tamis_status check_request(const tamis_plan *plan, const tamis_batch *bat
         return fail_request(error, TAMIS_ERROR_LENGTH, "context", i, "its new tokens or more",
                             batch->context[i]);
     }
-    if (batch->context[i] > plan->limits.max_context) {
+    if (batch->context[i] > max_context) {
         return fail_request(error, TAMIS_ERROR_LIMIT, "context", i, "max_context or less",
                             batch->context[i]);
     }
@@ -74,7 +70,7 @@ static tamis_status check_ratio(const tamis_plan *plan, const tamis_batch *batch
     for (int64_t i = 0; i < batch->requests; i++) {
         int64_t visible = tamis_visible(batch->context[i] - 1, ratio);
         int64_t start = starts ? starts[i] : 0;
-        if (new_tokens(batch, i) == 0) {
+        if (tamis_new_tokens(batch, i) == 0) {
             continue;
         }
         if (paged && visible > room) {
@@ -108,8 +104,9 @@ tamis_status tamis_batch_check_fields(const tamis_batch *b, int64_t max_requests
     return TAMIS_OK;
 }
 
-static tamis_status check_batch(const tamis_plan *plan, const tamis_batch *b, tamis_error *error) {
-    TAMIS_TRY(tamis_batch_check_fields(b, plan->limits.max_requests, plan->max_rows, error));
+tamis_status tamis_batch_check_requests(const tamis_batch *b, const tamis_plan_limits *limits,
+                                        int64_t max_rows, tamis_error *error) {
+    TAMIS_TRY(tamis_batch_check_fields(b, limits->max_requests, max_rows, error));
     if (b->requests > 0) {
         TAMIS_NEED(b->query_start[0] == 0, TAMIS_ERROR_ARGUMENT, "batch.query_start[0]", "0",
                    b->query_start[0]);
@@ -117,8 +114,13 @@ static tamis_status check_batch(const tamis_plan *plan, const tamis_batch *b, ta
                    "batch.query_start[requests]", "tokens", b->query_start[b->requests]);
     }
     for (int64_t i = 0; i < b->requests; i++) {
-        TAMIS_TRY(check_request(plan, b, i, error));
+        TAMIS_TRY(check_request(b, i, limits->max_context, error));
     }
+    return TAMIS_OK;
+}
+
+static tamis_status check_batch(const tamis_plan *plan, const tamis_batch *b, tamis_error *error) {
+    TAMIS_TRY(tamis_batch_check_requests(b, &plan->limits, plan->max_rows, error));
     for (int32_t ratio = 1; ratio <= 2; ratio++) {
         if (plan->selects[ratio - 1]) {
             TAMIS_TRY(check_ratio(plan, b, ratio, error));
@@ -129,7 +131,7 @@ static tamis_status check_batch(const tamis_plan *plan, const tamis_batch *b, ta
 
 /* Rows of request i from row r on. */
 static int64_t fill_request(tamis_plan *plan, const tamis_batch *batch, int64_t i, int64_t r) {
-    int64_t fresh = new_tokens(batch, i), first = batch->context[i] - fresh;
+    int64_t fresh = tamis_new_tokens(batch, i), first = batch->context[i] - fresh;
     int32_t start[2];
     for (int k = 0; k < 2; k++) {
         const int32_t *starts = first_k_rows(plan, batch, k);
@@ -159,7 +161,7 @@ static void fill_rows(tamis_plan *plan, const tamis_batch *batch) {
     memset(counts, 0, sizeof *counts);
     for (int prefill = 0; prefill < 2; prefill++) {
         for (int64_t i = 0; i < batch->requests; i++) {
-            if ((new_tokens(batch, i) > threshold) == prefill) {
+            if ((tamis_new_tokens(batch, i) > threshold) == prefill) {
                 r = fill_request(plan, batch, i, r);
             }
         }

@@ -21,41 +21,11 @@ static tamis_status fail_request(tamis_error *error, tamis_status status, const 
     return tamis_fail(error, status, argument, required, "%lld", (long long)found);
 }
 
-static int64_t new_tokens(const tamis_batch *batch, int64_t i) {
-    return (int64_t)batch->query_start[i + 1] - batch->query_start[i];
-}
-
 static int64_t intervals_of(const tamis_shard *shard) {
     return shard->requests > 0 ? shard->start[shard->requests] : 0;
 }
 
 /* ---- this rank's arguments ------------------------------------------------------------------- */
-
-static tamis_status check_requests(const tamis_shards *s, const tamis_batch *b,
-                                   tamis_error *error) {
-    TAMIS_TRY(tamis_batch_check_fields(b, s->limits.max_requests, s->max_rows, error));
-    if (b->requests > 0) {
-        TAMIS_NEED(b->query_start[0] == 0, TAMIS_ERROR_ARGUMENT, "batch.query_start[0]", "0",
-                   b->query_start[0]);
-        TAMIS_NEED(b->query_start[b->requests] == b->tokens, TAMIS_ERROR_ARGUMENT,
-                   "batch.query_start[requests]", "tokens", b->query_start[b->requests]);
-    }
-    for (int64_t i = 0; i < b->requests; i++) {
-        if (new_tokens(b, i) < 0) {
-            return fail_request(error, TAMIS_ERROR_ARGUMENT, "batch.query_start", i + 1,
-                                "ascending starts", b->query_start[i + 1]);
-        }
-        if (b->context[i] < new_tokens(b, i)) {
-            return fail_request(error, TAMIS_ERROR_LENGTH, "batch.context", i,
-                                "its new tokens or more", b->context[i]);
-        }
-        if (b->context[i] > s->limits.max_context) {
-            return fail_request(error, TAMIS_ERROR_LIMIT, "batch.context", i, "max_context or less",
-                                b->context[i]);
-        }
-    }
-    return TAMIS_OK;
-}
 
 static tamis_status check_shard(const tamis_shards *s, const tamis_shard *shard, int64_t requests,
                                 tamis_error *error) {
@@ -109,7 +79,7 @@ static tamis_status check_held(const tamis_shards *s, const tamis_shards_batch *
                      (long long)own);
             return fail_request(error, TAMIS_ERROR_LENGTH, "held", i, required, b->held[k][i]);
         }
-        if (new_tokens(batch, i) > 0 && own > room) {
+        if (tamis_new_tokens(batch, i) > 0 && own > room) {
             return fail_request(error, TAMIS_ERROR_LENGTH, "batch.page_table", i,
                                 "room for the request's own positions", room);
         }
@@ -127,7 +97,7 @@ static tamis_status check_own(const tamis_shards *s, const tamis_shards_batch *b
     TAMIS_NEED(b->struct_size == sizeof *b && b->reserved == 0, TAMIS_ERROR_STRUCT_SIZE,
                "batch.struct_size", "the size that tamis_shards_batch_default sets",
                b->struct_size);
-    TAMIS_TRY(check_requests(s, &b->batch, error));
+    TAMIS_TRY(tamis_batch_check_requests(&b->batch, &s->limits, s->max_rows, error));
     for (int k = 0; k < 2; k++) {
         if (s->selects[k]) {
             TAMIS_TRY(check_shard(s, &b->shard[k], b->batch.requests, error));
@@ -327,7 +297,7 @@ static void fill_rows(tamis_shards *s, const tamis_batch *b) {
     int64_t r = 0;
     s->max_visible[0] = s->max_visible[1] = 0;
     for (int64_t i = 0; i < b->requests; i++) {
-        int64_t fresh = new_tokens(b, i), old = b->context[i] - fresh;
+        int64_t fresh = tamis_new_tokens(b, i), old = b->context[i] - fresh;
         for (int64_t t = 0; t < fresh; t++, r++) {
             fill_row(s, b, r, i, old + t + 1);
         }
