@@ -69,26 +69,37 @@ int64_t tamis_cuda_border(const tamis_indexer *indexer) {
     }
 }
 
-/* The two routes of `auto` run one after the other, in the same scratch. */
-tamis_tiling tamis_cuda_consumer_tiling(const tamis_indexer *indexer,
-                                        const tamis_plan_limits *limits) {
+static tamis_tiling scores_tiling(int64_t scores, const tamis_plan_limits *limits) {
     tamis_tiling t = {0};
-    int64_t pool = pool_of(&indexer->model), border = tamis_cuda_border(indexer);
-    int64_t longest = tamis_plan_longest_row(&indexer->model, limits);
-    int64_t dense = border < longest ? border : longest;
-    int64_t sparse = indexer->sparse_logits == TAMIS_SPARSE_OFF ? 0 : pool;
-    int64_t scores = dense > sparse ? dense : sparse;
-    t.each[TAMIS_TILE_SCORES] = pool > 0 ? tamis_round_up(scores, 32) * 4 : 0;
+    t.each[TAMIS_TILE_SCORES] = tamis_round_up(scores > 0 ? scores : 0, 32) * 4;
     fit(&t, limits);
     return t;
 }
 
+tamis_tiling tamis_cuda_sparse_tiling(const tamis_indexer *indexer,
+                                      const tamis_plan_limits *limits) {
+    int never = indexer->sparse_logits == TAMIS_SPARSE_OFF;
+    return scores_tiling(never ? 0 : pool_of(&indexer->model), limits);
+}
+
+tamis_tiling tamis_cuda_dense_tiling(const tamis_indexer *indexer,
+                                     const tamis_plan_limits *limits) {
+    int64_t border = tamis_cuda_border(indexer);
+    int64_t longest = tamis_plan_longest_row(&indexer->model, limits);
+    int64_t most = border < longest ? border : longest;
+    return scores_tiling(pool_of(&indexer->model) > 0 ? most : 0, limits);
+}
+
 static int64_t work_bytes(const tamis_indexer *indexer, const tamis_plan_limits *limits) {
-    tamis_tiling source = tamis_cuda_source_tiling(indexer, limits);
-    tamis_tiling consumer = tamis_cuda_consumer_tiling(indexer, limits);
-    int64_t a = tamis_cuda_tile_at(&source, TAMIS_TILE_PARTS);
-    int64_t b = tamis_cuda_tile_at(&consumer, TAMIS_TILE_PARTS);
-    return a > b ? a : b;
+    const tamis_tiling tilings[] = {tamis_cuda_source_tiling(indexer, limits),
+                                    tamis_cuda_sparse_tiling(indexer, limits),
+                                    tamis_cuda_dense_tiling(indexer, limits)};
+    int64_t most = 0;
+    for (int i = 0; i < 3; i++) {
+        int64_t bytes = tamis_cuda_tile_at(&tilings[i], TAMIS_TILE_PARTS);
+        most = bytes > most ? bytes : most;
+    }
+    return most;
 }
 
 /* ---- layout ---- */

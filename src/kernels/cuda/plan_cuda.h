@@ -22,7 +22,7 @@ enum {
  * so many quarters of the pool take the dense route: where neighbouring rows share their K it
  * scores a position for less. docs/benchmarks-gpu.md, "The crossover of auto".
  */
-enum { TAMIS_CUDA_AUTO_ROWS = 512, TAMIS_CUDA_AUTO_SHARE = 8, TAMIS_CUDA_AUTO_QUARTERS = 4 };
+enum { TAMIS_CUDA_AUTO_ROWS = 512, TAMIS_CUDA_AUTO_SHARE = 8, TAMIS_CUDA_AUTO_QUARTERS = 7 };
 
 typedef struct tamis_tiling {
     int64_t each[TAMIS_TILE_PARTS];
@@ -54,8 +54,10 @@ struct tamis_cuda_plan {
 /* Tiles of rows whose workspace stays inside the plan's. */
 tamis_tiling tamis_cuda_source_tiling(const tamis_indexer *indexer,
                                       const tamis_plan_limits *limits);
-tamis_tiling tamis_cuda_consumer_tiling(const tamis_indexer *indexer,
-                                        const tamis_plan_limits *limits);
+/* Of a consumer's two routes, which run one after the other in the same scratch. */
+tamis_tiling tamis_cuda_sparse_tiling(const tamis_indexer *indexer,
+                                      const tamis_plan_limits *limits);
+tamis_tiling tamis_cuda_dense_tiling(const tamis_indexer *indexer, const tamis_plan_limits *limits);
 /* Positions that a row of the dense route sees at most: -1 where no row takes it, INT32_MAX where
  * all do. */
 int64_t tamis_cuda_border(const tamis_indexer *indexer);

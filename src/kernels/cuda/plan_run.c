@@ -5,7 +5,8 @@
  *   source    gate, then per tile: block maxima -> publish, also the best topk + 1 blocks -> their
  *             scores -> topk (docs/numerics.md: they hold the selection); then stamp
  *   consumer  gate with the stamp, then per tile: scores of the placed blocks -> topk; on the dense
- *             route scores of everything -> topk of those at listed positions
+ *             route, after all tiles of the other, scores of everything -> topk of those at listed
+ *             positions
  *
  * The route of a row cannot be the host's to choose: it knows no length. Where a plan has rows of
  * both, both are queued, and the gate leaves each row no positions on the other's. Lists ascend, so
@@ -23,11 +24,11 @@ enum { GATE_THREADS = 256 };
 
 typedef struct layer_run {
     tamis_cuda_plan *plan;
-    tamis_layer layer; /* its rows end where the gate lets them */
-    tamis_tiling tiling;
-    int64_t limit;     /* positions that K holds */
-    int sparse, dense; /* whether rows may take that route */
-    int64_t border;    /* positions of a dense one at most */
+    tamis_layer layer;   /* its rows end where the gate lets them */
+    tamis_tiling tiling; /* of the route that is queued */
+    int64_t limit;       /* positions that K holds */
+    int sparse, dense;   /* whether rows may take that route */
+    int64_t border;      /* positions of a dense one at most */
     void *stream;
 } layer_run;
 
@@ -109,8 +110,6 @@ static tamis_status begin(tamis_cuda_plan *plan, const tamis_step *step,
     run->layer.rows =
         tamis_layer_rows(&run->layer, step, plan->rows, plan->requests > 0 ? plan->requests : 1);
     run->limit = tamis_cuda_limit(&run->layer.rows, &args->k);
-    run->tiling = consumer ? tamis_cuda_consumer_tiling(plan->indexer, &plan->limits)
-                           : tamis_cuda_source_tiling(plan->indexer, &plan->limits);
     if (paged(run) && run->layer.rows.page_table == NULL) {
         run->layer.rows.page_table_width = 0;
         run->limit = 0;
@@ -256,25 +255,22 @@ static tamis_status queue_sparse(const layer_run *run, const row_tile *t, block_
 }
 
 /*
- * Rows of the sparse route, where there are any, have written theirs by then. Where no row sees
- * more than the pool every block is listed, and a selection from all scores is the one from listed
- * positions.
+ * Rows of the sparse route, where there are any, have written theirs by then. A row that sees no
+ * more than the pool has every block on its list, which is then not read.
  */
 static tamis_status queue_dense(const layer_run *run, const row_tile *t, block_list l,
                                 tamis_error *error) {
     row_tile dense = *t;
     dense.rows.ke = run->plan->gated[1] + t->r;
     tamis_topk_args topk = topk_of(run, &dense, l);
-    int32_t how = run->sparse ? TAMIS_TOPK_LIVE_ONLY : 0;
-    int64_t most = run->border < run->plan->longest ? run->border : run->plan->longest;
-    if (most <= topk.width) {
-        topk.width = most;
-        topk.blocks = NULL;
-    } else {
-        how |= TAMIS_TOPK_GATHER;
+    const int32_t live_only = run->sparse ? TAMIS_TOPK_LIVE_ONLY : 0;
+    if (run->plan->longest < topk.width) {
+        topk.width = run->plan->longest;
     }
     TAMIS_TRY(queue_scores(run, &dense, part(run, TAMIS_TILE_SCORES), NULL, error));
-    return tamis_cuda_queue_topk(run->plan->cuda, &topk, how, run->limit, run->stream, error);
+    return tamis_cuda_queue_topk(run->plan->cuda, &topk,
+                                 TAMIS_TOPK_GATHER | TAMIS_TOPK_WHOLE | live_only, run->limit,
+                                 run->stream, error);
 }
 
 /* ---- calls ---- */
@@ -292,11 +288,27 @@ static tamis_status source_tile(const layer_run *run, const row_tile *t, tamis_e
     return own_selection ? queue_sparse(run, t, own(run), error) : TAMIS_OK;
 }
 
-static tamis_status consumer_tile(const layer_run *run, const row_tile *t, tamis_error *error) {
-    if (run->sparse) {
-        TAMIS_TRY(queue_sparse(run, t, published(run, t), error));
+static tamis_status sparse_tile(const layer_run *run, const row_tile *t, tamis_error *error) {
+    return queue_sparse(run, t, published(run, t), error);
+}
+
+static tamis_status dense_tile(const layer_run *run, const row_tile *t, tamis_error *error) {
+    return queue_dense(run, t, published(run, t), error);
+}
+
+typedef tamis_status queue_tile(const layer_run *run, const row_tile *t, tamis_error *error);
+
+/* All rows, in as few tiles as fit, of one size but for the last. */
+static tamis_status queue_tiles(layer_run *run, tamis_tiling tiling, queue_tile *queue,
+                                tamis_error *error) {
+    int64_t rows = run->layer.rows.count, tiles = (rows + tiling.rows - 1) / tiling.rows;
+    run->tiling = tiling;
+    run->tiling.rows = tiles > 0 ? (rows + tiles - 1) / tiles : tiling.rows;
+    for (int64_t r = 0; r < rows; r += run->tiling.rows) {
+        row_tile t = tile_at(run, r);
+        TAMIS_TRY(queue(run, &t, error));
     }
-    return run->dense ? queue_dense(run, t, published(run, t), error) : TAMIS_OK;
+    return TAMIS_OK;
 }
 
 tamis_status tamis_cuda_source_run(tamis_cuda_plan *plan, const tamis_step *step,
@@ -304,10 +316,8 @@ tamis_status tamis_cuda_source_run(tamis_cuda_plan *plan, const tamis_step *step
     layer_run run;
     TAMIS_TRY(begin(plan, step, args, 0, stream, &run, error));
     TAMIS_TRY(queue_gate(&run, error));
-    for (int64_t r = 0; r < run.layer.rows.count; r += run.tiling.rows) {
-        row_tile t = tile_at(&run, r);
-        TAMIS_TRY(source_tile(&run, &t, error));
-    }
+    tamis_tiling tiling = tamis_cuda_source_tiling(plan->indexer, &plan->limits);
+    TAMIS_TRY(queue_tiles(&run, tiling, source_tile, error));
     return run.layer.role.role == TAMIS_ROLE_SOURCE ? queue_stamp(&run, error) : TAMIS_OK;
 }
 
@@ -317,9 +327,13 @@ tamis_status tamis_cuda_consumer_run(tamis_cuda_plan *plan, const tamis_step *st
     layer_run run;
     TAMIS_TRY(begin(plan, step, args, 1, stream, &run, error));
     TAMIS_TRY(queue_gate(&run, error));
-    for (int64_t r = 0; r < run.layer.rows.count; r += run.tiling.rows) {
-        row_tile t = tile_at(&run, r);
-        TAMIS_TRY(consumer_tile(&run, &t, error));
+    if (run.sparse) {
+        tamis_tiling tiling = tamis_cuda_sparse_tiling(plan->indexer, &plan->limits);
+        TAMIS_TRY(queue_tiles(&run, tiling, sparse_tile, error));
+    }
+    if (run.dense) {
+        tamis_tiling tiling = tamis_cuda_dense_tiling(plan->indexer, &plan->limits);
+        TAMIS_TRY(queue_tiles(&run, tiling, dense_tile, error));
     }
     return TAMIS_OK;
 }

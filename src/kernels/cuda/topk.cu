@@ -13,13 +13,14 @@ struct Columns {
     const tamis_topk_args &a;
     int64_t r, columns;
     Row row;
-    bool gather; /* the logit of a column lies at its position */
+    const int32_t *blocks; /* of the row; NULL: columns are positions */
+    bool gather;           /* the logit of a column lies at its position */
 
     __device__ int64_t position(int64_t c) const {
         int64_t j = c;
-        if (a.blocks) { /* blocks of 8 or 16: no division */
+        if (blocks) { /* of 8 or 16: no division */
             const int shift = a.block_size == 8 ? 3 : 4;
-            int64_t block = a.blocks[r * a.blocks_stride + (c >> shift)];
+            int64_t block = blocks[c >> shift];
             j = ((block - (row.start >> shift)) << shift) + (c & (a.block_size - 1));
         }
         return j >= 0 && j < row.length ? j : -1;
@@ -50,8 +51,8 @@ struct Columns {
 
 /* Valid columns of the row, in every thread. */
 __device__ inline uint32_t count_valid(SelectShared &s, const Columns &columns) {
-    if (!columns.a.blocks) {
-        return (uint32_t)min(columns.columns, columns.row.length);
+    if (!columns.blocks) {
+        return (uint32_t)columns.columns;
     }
     if (threadIdx.x == 0) {
         s.valid = 0;
@@ -69,8 +70,8 @@ __device__ inline uint32_t count_valid(SelectShared &s, const Columns &columns) 
     return s.valid;
 }
 
-/* Columns and interval of row r. */
-__device__ inline Columns columns_of(const tamis_topk_args &a, int64_t r, bool gather,
+/* Columns and interval of row r: those past its length are none, where no list says otherwise. */
+__device__ inline Columns columns_of(const tamis_topk_args &a, int64_t r, int32_t how,
                                      int64_t limit) {
     int64_t width = a.columns ? clamp(a.columns[r], 0, a.width) : a.width;
     Row row = {0, INT64_MAX, nullptr};
@@ -79,7 +80,10 @@ __device__ inline Columns columns_of(const tamis_topk_args &a, int64_t r, bool g
         bool paged = a.selection.slots && a.rows.page_table && a.page_size;
         row = row_of(a.rows, r, paged ? min(pages, limit) : limit);
     }
-    return {a, r, width, row, gather};
+    const bool whole = (how & TAMIS_TOPK_WHOLE) && row.length <= width;
+    const int32_t *blocks = a.blocks && !whole ? a.blocks + r * a.blocks_stride : nullptr;
+    width = blocks ? width : min(width, row.length);
+    return {a, r, width, row, blocks, (how & TAMIS_TOPK_GATHER) != 0};
 }
 
 /* What follows the row's `want` columns. */
@@ -99,7 +103,7 @@ extern "C" __global__ void __launch_bounds__(tamis::kSelectThreads)
     tamis_topk_smxx(const __grid_constant__ tamis_topk_args a, int32_t how, int64_t limit) {
     __shared__ tamis::SelectShared shared;
     for (int64_t r = blockIdx.x; r < a.rows.count; r += gridDim.x) {
-        const tamis::Columns columns = tamis::columns_of(a, r, how & TAMIS_TOPK_GATHER, limit);
+        const tamis::Columns columns = tamis::columns_of(a, r, how, limit);
         if ((how & TAMIS_TOPK_LIVE_ONLY) && columns.row.length == 0) {
             continue;
         }
@@ -128,7 +132,7 @@ template <int QUADS> __device__ inline Quads<QUADS> place_quads(const Columns &c
     const tamis_topk_args &a = columns.a;
     const int shift = a.block_size == 8 ? 3 : 4;
     const int64_t anchor = columns.row.start >> shift;
-    const int32_t *blocks = a.blocks ? a.blocks + columns.r * a.blocks_stride : nullptr;
+    const int32_t *blocks = columns.blocks;
     int32_t id[QUADS];
     Quads<QUADS> quads;
 #pragma unroll
@@ -193,7 +197,7 @@ __device__ inline void topk_pool(const tamis_topk_args &a, int32_t how, int64_t 
     uint16_t *order = (uint16_t *)list;
     pool_begin(shared);
     for (int64_t r = blockIdx.x; r < a.rows.count; r += gridDim.x) {
-        const Columns columns = columns_of(a, r, how & TAMIS_TOPK_GATHER, limit);
+        const Columns columns = columns_of(a, r, how, limit);
         if ((how & TAMIS_TOPK_LIVE_ONLY) && columns.row.length == 0) {
             continue;
         }
