@@ -2,6 +2,7 @@
 /* kernels.cu: every CUDA kernel, for one fat binary. */
 #include "mqa_logits.cu"
 #include "source_smxx.cu"
+#include "raise.cu"
 #include "source_sm90.cu"
 #include "sparse_mqa_logits.cu"
 #include "consume.cu"

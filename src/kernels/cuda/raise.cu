@@ -1,0 +1,44 @@
+/* SPDX-License-Identifier: MIT */
+/* raise.cu: K of requests decoded into signed bytes, once (raised_k.h). Included after
+ * source_smxx.cu. */
+#include "kernels/cuda/raised_k.h"
+#include "source.cuh"
+
+namespace tamis {
+
+/* Position j of request i, group c of it. */
+__device__ inline void raise_group(const tamis_raise_args &a, int64_t i, int32_t j, uint32_t c) {
+    const int64_t at = (int64_t)a.to.first[i] + j;
+    uint32_t out[8] = {};
+    float scale = 0.0f;
+    if (j < a.to.length[i]) {
+        const tamis_k_row row = key_at(a.k, a.page_table + i * a.page_table_stride, j);
+        const Scales s = scales_of<4>(load32(row.scales));
+        const uint32_t depth = s.depth >> (8 * c) & 255u;
+        const bool wide = s.span > kFastSpan;
+        decode_chunk(load_chunk(row.codes + 16 * c), 8u >> min(depth, (uint32_t)kFastSpan), out);
+        scale = tamis_ue8m0(s.largest);
+        scale = s.nan ? __uint_as_float(TAMIS_NAN_BITS) : wide ? -scale : scale;
+    }
+    uint4 *to = (uint4 *)(a.to.codes + at * 128);
+    to[c] = make_uint4(out[0], out[1], out[2], out[3]);
+    to[4 + c] = make_uint4(out[4], out[5], out[6], out[7]);
+    if (c == 0) {
+        a.to.scales[at] = scale;
+    }
+}
+
+} // namespace tamis
+
+extern "C" __global__ void __launch_bounds__(256)
+    tamis_raise_k_smxx(const __grid_constant__ tamis_raise_args a) {
+    const int32_t lane = (int32_t)(blockIdx.x * blockDim.x + threadIdx.x) / 4;
+    const int32_t lanes = (int32_t)(gridDim.x * blockDim.x) / 4;
+    for (int64_t i = 0; i < a.requests; i++) {
+        const int32_t end =
+            a.to.first[i] < 0 ? 0 : (a.to.length[i] + TAMIS_RAISED_TILE - 1) & -TAMIS_RAISED_TILE;
+        for (int32_t j = lane; j < end; j += lanes) {
+            tamis::raise_group(a, i, j, threadIdx.x & 3);
+        }
+    }
+}
