@@ -52,7 +52,8 @@ void consume_sm90(const tamis_sparse_mqa_logits_args &a, const tamis_selection &
         tamis_consume_pairs_sm90<<<(rows + 1) / 2, threads, TAMIS_CONSUME_PAIRS_BYTES>>>(
             a, out, entries, done);
     }
-    tamis_consume_rows_sm90<<<rows, threads, TAMIS_CONSUME_ROWS_BYTES>>>(a, out, done, !pairs);
+    tamis_consume_rows_sm90<<<rows, threads, TAMIS_CONSUME_ROWS_BYTES>>>(a, out, done, !pairs,
+                                                                         tamis_raised_k{});
     tamis_consume_fast_smxx<<<std::min(rows, 264u), tamis::kFastThreads,
                               (size_t)consume_bytes(a.width)>>>(a, out, done);
 }

@@ -12,6 +12,7 @@
 
 #include "candidates.cuh"
 #include "kernels/cuda/consume_args.h"
+#include "kernels/cuda/raised_k.h"
 #include "raised.cuh"
 #include "union.cuh"
 #include "wgmma.cuh"
@@ -428,7 +429,8 @@ extern "C" __global__ void __launch_bounds__(tamis::hopper::kGroupThreads, 4)
 extern "C" __global__ void __launch_bounds__(tamis::hopper::kGroupThreads, 5)
     tamis_consume_rows_sm90(const __grid_constant__ tamis_sparse_mqa_logits_args a,
                             const __grid_constant__ tamis_selection out, int32_t *done,
-                            int32_t fresh) {
+                            int32_t fresh, const __grid_constant__ tamis_raised_k raised) {
+    (void)raised;
     extern __shared__ __align__(16) uint8_t memory[];
     auto &s = *(tamis::hopper::GroupShared<1> *)memory;
     const int64_t r = blockIdx.x;

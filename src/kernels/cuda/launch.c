@@ -109,11 +109,12 @@ static int64_t pool_bytes(int64_t columns) {
 }
 
 tamis_status tamis_cuda_queue_mqa_logits(const tamis_cuda *cuda, const tamis_mqa_logits_args *args,
-                                         int32_t fill, void *stream, tamis_error *error) {
+                                         int32_t fill, const tamis_raised_k *raised, void *stream,
+                                         tamis_error *error) {
     tamis_mqa_logits_args a = *args;
     void *parameters[] = {&a, &fill};
     if (tamis_cuda_source_is_fast(args)) {
-        return tamis_cuda_queue_source(cuda, args, fill, stream, error);
+        return tamis_cuda_queue_source(cuda, args, fill, raised, stream, error);
     }
     return tamis_cuda_launch(cuda, geometry(TAMIS_CUDA_mqa_logits_smxx_h32_d64, &a.query),
                              grid_of_rows(cuda, a.rows.count), stream, parameters, error);
@@ -198,8 +199,9 @@ static tamis_status queue_split(const tamis_cuda *cuda, const tamis_sparse_mqa_l
 
 tamis_status tamis_cuda_queue_consume(const tamis_cuda *cuda,
                                       const tamis_sparse_mqa_logits_args *score,
-                                      const tamis_topk_args *topk, uint32_t *done, int64_t limit,
-                                      void *stream, tamis_error *error) {
+                                      const tamis_topk_args *topk, uint32_t *done,
+                                      const tamis_raised_k *raised, int64_t limit, void *stream,
+                                      tamis_error *error) {
     tamis_sparse_mqa_logits_args a = *score;
     tamis_selection out = topk->selection;
     const int32_t *none = NULL;
@@ -215,7 +217,7 @@ tamis_status tamis_cuda_queue_consume(const tamis_cuda *cuda,
         return queue_split(cuda, score, &out, done, stream, error);
     }
     if (tamis_cuda_consumes_in_groups(cuda, score, &out)) {
-        return tamis_cuda_queue_consume_groups(cuda, score, &out, stream, error);
+        return tamis_cuda_queue_consume_groups(cuda, score, &out, raised, stream, error);
     }
     tamis_grid grid = grid_of_row_ctas(a.rows.count);
     grid.shared = pool_bytes(columns);
@@ -280,7 +282,7 @@ tamis_status tamis_cuda_block_max(const tamis_cuda *cuda, const tamis_block_max_
 tamis_status tamis_cuda_mqa_logits(const tamis_cuda *cuda, const tamis_mqa_logits_args *args,
                                    void *stream, tamis_error *error) {
     CHECK_STAGE(mqa_logits);
-    return tamis_cuda_queue_mqa_logits(cuda, args, 1, stream, error);
+    return tamis_cuda_queue_mqa_logits(cuda, args, 1, NULL, stream, error);
 }
 
 tamis_status tamis_cuda_publish(const tamis_cuda *cuda, const tamis_publish_args *args,

@@ -8,6 +8,7 @@
 
 #include "kernels/cuda/backend.h"
 #include "kernels/cuda/publish_args.h"
+#include "kernels/cuda/raised_k.h"
 #include "kernels/cuda/topk_args.h"
 
 typedef struct tamis_grid {
@@ -26,13 +27,15 @@ tamis_status tamis_cuda_check_call(const tamis_cuda *cuda, const void *args, tam
 int64_t tamis_cuda_limit(const tamis_rows *rows, const tamis_k_cache *k);
 
 /* fill: logits past a row's length become -inf up to args->columns; else they keep what they hold.
- */
+ * raised: what args->k holds, decoded, for kernels that read it; NULL: nothing. */
 tamis_status tamis_cuda_queue_mqa_logits(const tamis_cuda *cuda, const tamis_mqa_logits_args *args,
-                                         int32_t fill, void *stream, tamis_error *error);
+                                         int32_t fill, const tamis_raised_k *raised, void *stream,
+                                         tamis_error *error);
 /* What queue_mqa_logits asks: whether source.cuh takes the call, and then queues it. */
 int tamis_cuda_source_is_fast(const tamis_mqa_logits_args *args);
 tamis_status tamis_cuda_queue_source(const tamis_cuda *cuda, const tamis_mqa_logits_args *args,
-                                     int32_t fill, void *stream, tamis_error *error);
+                                     int32_t fill, const tamis_raised_k *raised, void *stream,
+                                     tamis_error *error);
 tamis_status tamis_cuda_queue_publish(const tamis_cuda *cuda, const tamis_publish_args *args,
                                       int64_t limit, void *stream, tamis_error *error);
 /* Lists of blocks from the same maxima, by one kernel. */
@@ -49,18 +52,21 @@ tamis_status tamis_cuda_queue_sparse_mqa_logits(const tamis_cuda *cuda,
 /* Both of a consumer: the scores of score, then topk over them. One kernel where that is faster:
  * score->logits then holds anything. topk has score's rows and blocks; its columns are NULL.
  * done: [rows.count] words on the device that are 0, and are 0 again afterwards, with rows of
- * score->logits of whole 32 columns; NULL: few rows take two kernels. */
+ * score->logits of whole 32 columns; NULL: few rows take two kernels. raised: as of
+ * queue_mqa_logits. */
 tamis_status tamis_cuda_queue_consume(const tamis_cuda *cuda,
                                       const tamis_sparse_mqa_logits_args *score,
-                                      const tamis_topk_args *topk, uint32_t *done, int64_t limit,
-                                      void *stream, tamis_error *error);
+                                      const tamis_topk_args *topk, uint32_t *done,
+                                      const tamis_raised_k *raised, int64_t limit, void *stream,
+                                      tamis_error *error);
 /* Whether consume_sm90.cu takes rows that the fast scorer takes, and then both of a consumer by it:
  * score->logits is its scratch. */
 int tamis_cuda_consumes_in_groups(const tamis_cuda *cuda, const tamis_sparse_mqa_logits_args *score,
                                   const tamis_selection *out);
 tamis_status tamis_cuda_queue_consume_groups(const tamis_cuda *cuda,
                                              const tamis_sparse_mqa_logits_args *score,
-                                             const tamis_selection *out, void *stream,
+                                             const tamis_selection *out,
+                                             const tamis_raised_k *raised, void *stream,
                                              tamis_error *error);
 /* how: bits of TAMIS_TOPK_*. */
 tamis_status tamis_cuda_queue_topk(const tamis_cuda *cuda, const tamis_topk_args *args, int32_t how,

@@ -31,16 +31,18 @@ int tamis_cuda_consumes_in_groups(const tamis_cuda *cuda, const tamis_sparse_mqa
 
 tamis_status tamis_cuda_queue_consume_groups(const tamis_cuda *cuda,
                                              const tamis_sparse_mqa_logits_args *score,
-                                             const tamis_selection *selection, void *stream,
+                                             const tamis_selection *selection,
+                                             const tamis_raised_k *raised, void *stream,
                                              tamis_error *error) {
     tamis_sparse_mqa_logits_args a = *score;
     tamis_selection out = *selection;
+    tamis_raised_k k = raised ? *raised : (tamis_raised_k){0};
     int64_t rows = a.rows.count, rest = (int64_t)REST_CTAS * cuda->multiprocessors;
     /* In place of the scores, which take 8 words a row and block. */
     int32_t *done = a.logits;
     uint32_t *entries = (uint32_t *)a.logits + (rows + 3) / 4 * 4;
     int32_t fresh = rows < PAIR_ROWS;
-    void *of_pairs[] = {&a, &out, &entries, &done}, *of_rows[] = {&a, &out, &done, &fresh};
+    void *of_pairs[] = {&a, &out, &entries, &done}, *of_rows[] = {&a, &out, &done, &fresh, &k};
     tamis_grid grid = {(rows + 1) / 2, 1, shared_of[TAMIS_CUDA_consume_pairs_sm90]};
     if (!fresh) {
         TAMIS_TRY(

@@ -31,9 +31,11 @@ int tamis_cuda_source_is_fast(const tamis_mqa_logits_args *a) {
 }
 
 tamis_status tamis_cuda_queue_source(const tamis_cuda *cuda, const tamis_mqa_logits_args *args,
-                                     int32_t fill, void *stream, tamis_error *error) {
+                                     int32_t fill, const tamis_raised_k *raised, void *stream,
+                                     tamis_error *error) {
     tamis_mqa_logits_args a = *args;
-    void *parameters[] = {&a, &fill};
+    tamis_raised_k k = raised ? *raised : (tamis_raised_k){0};
+    void *parameters[] = {&a, &fill, &k};
     int kernel = a.logits ? TAMIS_CUDA_mqa_logits_fast_sm90 : TAMIS_CUDA_mqa_maxima_fast_sm90;
     int64_t ctas = SM90_CTAS;
     if (cuda->kernels[kernel] == NULL) {

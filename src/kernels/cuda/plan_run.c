@@ -213,7 +213,7 @@ static tamis_status queue_scores(const layer_run *run, const row_tile *t, float 
     score.columns = logits ? score.logits_stride : 0;
     score.block_max = maxima;
     score.block_max_stride = run->tiling.each[TAMIS_TILE_MAXIMA] / 4;
-    return tamis_cuda_queue_mqa_logits(run->plan->cuda, &score, 0, run->stream, error);
+    return tamis_cuda_queue_mqa_logits(run->plan->cuda, &score, 0, NULL, run->stream, error);
 }
 
 /* Selection among listed blocks. */
@@ -250,7 +250,7 @@ static tamis_status queue_sparse(const layer_run *run, const row_tile *t, block_
     score.logits_stride = topk.logits_stride;
     score.physical = paged(run) ? l.placed : NULL;
     score.physical_stride = l.width;
-    return tamis_cuda_queue_consume(run->plan->cuda, &score, &topk, run->plan->done + t->r,
+    return tamis_cuda_queue_consume(run->plan->cuda, &score, &topk, run->plan->done + t->r, NULL,
                                     run->limit, run->stream, error);
 }
 

@@ -4,6 +4,7 @@
  * registers, by the 256 heads of eight rows in shared memory; two warpgroups take turns, one at its
  * sums while the other multiplies. In an image without sm_90a the kernels are not there.
  */
+#include "kernels/cuda/raised_k.h"
 #include "source.cuh"
 
 #if !defined(__CUDA_ARCH__) || defined(__CUDA_ARCH_FEAT_SM90_ALL)
@@ -247,11 +248,15 @@ __device__ inline void source_hopper(const tamis_mqa_logits_args &a, bool fill) 
 
 /* Block maxima alone, and logits with or without them. */
 extern "C" __global__ void __launch_bounds__(tamis::kSourceThreads, 1)
-    tamis_mqa_maxima_fast_sm90(const __grid_constant__ tamis_mqa_logits_args a, int32_t fill) {
+    tamis_mqa_maxima_fast_sm90(const __grid_constant__ tamis_mqa_logits_args a, int32_t fill,
+                               const __grid_constant__ tamis_raised_k raised) {
+    (void)raised;
     tamis::source_hopper<false>(a, fill != 0);
 }
 extern "C" __global__ void __launch_bounds__(tamis::kSourceThreads, 1)
-    tamis_mqa_logits_fast_sm90(const __grid_constant__ tamis_mqa_logits_args a, int32_t fill) {
+    tamis_mqa_logits_fast_sm90(const __grid_constant__ tamis_mqa_logits_args a, int32_t fill,
+                               const __grid_constant__ tamis_raised_k raised) {
+    (void)raised;
     tamis::source_hopper<true>(a, fill != 0);
 }
 
