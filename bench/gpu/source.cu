@@ -219,7 +219,7 @@ void run_smxx(const tamis_mqa_logits_args &a, int fill) {
 
 void run_sm90(const tamis_mqa_logits_args &a, int fill) {
     auto kernel = a.logits ? tamis_mqa_logits_fast_sm90 : tamis_mqa_maxima_fast_sm90;
-    kernel<<<multiprocessors, tamis::kSourceThreads>>>(a, fill);
+    kernel<<<multiprocessors, tamis::kSourceThreads>>>(a, fill, tamis_raised_k{});
 }
 
 struct Kernel {
