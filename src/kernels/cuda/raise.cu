@@ -6,7 +6,8 @@
 
 namespace tamis {
 
-/* Position j of request i, group c of it. */
+/* Position j of request i, group c of it: lanes 4 r + c have neighbouring positions, the first
+ * even. Whole warp. */
 __device__ inline void raise_group(const tamis_raise_args &a, int64_t i, int32_t j, uint32_t c) {
     const int64_t at = (int64_t)a.to.first[i] + j;
     uint32_t out[8] = {};
@@ -15,14 +16,20 @@ __device__ inline void raise_group(const tamis_raise_args &a, int64_t i, int32_t
         const tamis_k_row row = key_at(a.k, a.page_table + i * a.page_table_stride, j);
         const Scales s = scales_of<4>(load32(row.scales));
         const uint32_t depth = s.depth >> (8 * c) & 255u;
-        const bool wide = s.span > kFastSpan;
         decode_chunk(load_chunk(row.codes + 16 * c), 8u >> min(depth, (uint32_t)kFastSpan), out);
         scale = tamis_ue8m0(s.largest);
-        scale = s.nan ? __uint_as_float(TAMIS_NAN_BITS) : wide ? -scale : scale;
+        scale = s.nan ? __uint_as_float(TAMIS_NAN_BITS) : s.span > kFastSpan ? -scale : scale;
     }
-    uint4 *to = (uint4 *)(a.to.codes + at * 128);
-    to[c] = make_uint4(out[0], out[1], out[2], out[3]);
-    to[4 + c] = make_uint4(out[4], out[5], out[6], out[7]);
+    uint4 *to = (uint4 *)(a.to.codes + (at & ~1) * 128);
+    const bool odd = at & 1;
+#pragma unroll
+    for (int step = 0; step < 2; step++) { /* a lane of an even position writes steps 0 and 1 */
+        const uint32_t low = __shfl_xor_sync(kAll, out[odd ? 2 * step : 2 * step + 4], 4);
+        const uint32_t high = __shfl_xor_sync(kAll, out[odd ? 2 * step + 1 : 2 * step + 5], 4);
+        to[4 * (odd ? step + 2 : step) + c] =
+            odd ? make_uint4(low, out[2 * step + 4], high, out[2 * step + 5])
+                : make_uint4(out[2 * step], low, out[2 * step + 1], high);
+    }
     if (c == 0) {
         a.to.scales[at] = scale;
     }

@@ -3,10 +3,12 @@
  * raised_k.h: K of a step's requests with many rows, decoded once for all rows and layers.
  *
  * A position is 128 signed bytes, doubled codes raised by 3 - depth of their group below the
- * largest; 16 bytes h of group c lie at 16 * (4 * h + c), so that lane c of four reads its A
- * fragments of an integer MMA by two aligned loads that coalesce. Its scale is that of the largest
- * group: NaN where a group's is, negative where the span exceeds 3 (the bytes are then anything).
- * Positions of a request lie one after another, those up to the next multiple of 64 are zeros.
+ * largest. Two neighbouring positions are interleaved, so that a lane reads an A fragment of an
+ * integer MMA by one load that coalesces: 16 bytes from 64 * j + 16 * c on of the 256 are step j of
+ * lane c of four: in turn four bytes of the first and of the second, dims 32 * c + 8 * j on, then
+ * four dims on. A position's scale is that of its largest group: NaN where a group's is, negative
+ * where the span exceeds 3 (the bytes are then anything). Positions of a request lie one after
+ * another, those up to the next multiple of 64 are zeros.
  */
 #ifndef TAMIS_CUDA_RAISED_K_H
 #define TAMIS_CUDA_RAISED_K_H
