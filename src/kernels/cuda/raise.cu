@@ -24,8 +24,10 @@ __device__ inline void raise_group(const tamis_raise_args &a, int64_t i, int32_t
     const bool odd = at & 1;
 #pragma unroll
     for (int step = 0; step < 2; step++) { /* a lane of an even position writes steps 0 and 1 */
-        const uint32_t low = __shfl_xor_sync(kAll, out[odd ? 2 * step : 2 * step + 4], 4);
-        const uint32_t high = __shfl_xor_sync(kAll, out[odd ? 2 * step + 1 : 2 * step + 5], 4);
+        const uint32_t first = odd ? out[2 * step] : out[2 * step + 4];
+        const uint32_t second = odd ? out[2 * step + 1] : out[2 * step + 5];
+        const uint32_t low = __shfl_xor_sync(kAll, first, 4);
+        const uint32_t high = __shfl_xor_sync(kAll, second, 4);
         to[4 * (odd ? step + 2 : step) + c] =
             odd ? make_uint4(low, out[2 * step + 4], high, out[2 * step + 5])
                 : make_uint4(out[2 * step], low, out[2 * step + 1], high);
