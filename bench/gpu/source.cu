@@ -7,13 +7,17 @@
  *       bench/gpu/source.cu -o source
  * Times are medians of CUDA events over all rows, in tiles of rows whose block maxima fit the
  * workspace of 256 MiB; between two runs 512 MiB are written, so that no input is in L2.
- * source check | time | decode
+ * source check | time | decode | drafts | chain
  */
 #include "measure.cuh"
 
+#include "kernels/cuda/consume.cu"
+#include "kernels/cuda/decode.cu"
 #include "kernels/cuda/mqa_logits.cu"
+#include "kernels/cuda/publish.cu"
 #include "kernels/cuda/source_smxx.cu"
 #include "kernels/cuda/source_sm90.cu"
+#include "kernels/cuda/source_few_sm90.cu"
 
 namespace {
 
@@ -205,6 +209,7 @@ void make(Call &c, const Shape &s, uint64_t seed) {
 /* ---- kernels ---- */
 
 int multiprocessors;
+cudaStream_t queue_to;
 
 void run_general(const tamis_mqa_logits_args &a, int fill) {
     int each = std::max(1, 4 * multiprocessors / (int)a.rows.count);
@@ -214,12 +219,21 @@ void run_general(const tamis_mqa_logits_args &a, int fill) {
 
 void run_smxx(const tamis_mqa_logits_args &a, int fill) {
     auto kernel = a.logits ? tamis_mqa_logits_fast_smxx : tamis_mqa_maxima_fast_smxx;
-    kernel<<<2 * multiprocessors, tamis::kSourceThreads, sizeof(tamis::PortableShared)>>>(a, fill);
+    kernel<<<2 * multiprocessors, tamis::kSourceThreads, sizeof(tamis::PortableShared), queue_to>>>(
+        a, fill);
 }
 
 void run_sm90(const tamis_mqa_logits_args &a, int fill) {
     auto kernel = a.logits ? tamis_mqa_logits_fast_sm90 : tamis_mqa_maxima_fast_sm90;
-    kernel<<<multiprocessors, tamis::kSourceThreads>>>(a, fill, tamis_raised_k{});
+    kernel<<<multiprocessors, tamis::kSourceThreads, 0, queue_to>>>(a, fill, tamis_raised_k{});
+}
+
+template <int kRows> void run_few(const tamis_mqa_logits_args &a, int) {
+    auto kernel = kRows == 1   ? tamis_mqa_maxima_few1_sm90
+                  : kRows == 2 ? tamis_mqa_maxima_few2_sm90
+                               : tamis_mqa_maxima_few4_sm90;
+    kernel<<<tamis::hopper::kFewCtas<kRows> * multiprocessors, tamis::hopper::kFewThreads, 0,
+             queue_to>>>(a);
 }
 
 struct Kernel {
@@ -227,6 +241,8 @@ struct Kernel {
     void (*run)(const tamis_mqa_logits_args &, int);
 };
 const Kernel kernels[] = {{"smxx", run_smxx}, {"sm90", run_sm90}};
+/* Block maxima alone. */
+const Kernel few_kernels[] = {{"few1", run_few<1>}, {"few2", run_few<2>}, {"few4", run_few<4>}};
 
 /* ---- checks ---- */
 
@@ -273,6 +289,19 @@ bool check(const Shape &s, int i) {
         CHECK(cudaDeviceSynchronize());
         good &= same(kernel.name, "logits", want_logits, got_logits, logits,
                      c.a.logits_stride * width, i);
+        good &= same(kernel.name, "maxima", want_maxima, got_maxima, maxima,
+                     c.a.block_max_stride * 4, i);
+    }
+    c.a.logits = nullptr;
+    c.a.columns = 0;
+    CHECK(cudaMemset(want_maxima, 0x5A, (size_t)maxima));
+    c.a.block_max = (float *)want_maxima;
+    run_general(c.a, s.fill);
+    for (const Kernel &kernel : few_kernels) {
+        CHECK(cudaMemset(got_maxima, 0x5A, (size_t)maxima));
+        c.a.block_max = (float *)got_maxima;
+        kernel.run(c.a, s.fill);
+        CHECK(cudaDeviceSynchronize());
         good &= same(kernel.name, "maxima", want_maxima, got_maxima, maxima,
                      c.a.block_max_stride * 4, i);
     }
@@ -326,7 +355,7 @@ tamis_mqa_logits_args rows_from(const tamis_mqa_logits_args &a, int64_t r, int64
     return t;
 }
 
-void time_shape(int rows, int64_t positions, int requests, bool general) {
+void time_shape(int rows, int64_t positions, int requests, bool general, bool few = false) {
     Shape s = {};
     s.rows = rows;
     s.positions = positions;
@@ -365,6 +394,115 @@ void time_shape(int rows, int64_t positions, int requests, bool general) {
     for (const Kernel &kernel : kernels) {
         show(kernel.name, kernel.run);
     }
+    for (const Kernel &kernel : few_kernels) {
+        if (few) {
+            show(kernel.name, kernel.run);
+        }
+    }
+}
+
+/* ---- a source's layer in decode ---- */
+
+/* Microseconds of a graph of what `queue` queues, cold L2. */
+float graph_us(const std::function<void()> &queue) {
+    cudaGraph_t graph;
+    cudaGraphExec_t exec;
+    CHECK(cudaStreamCreate(&queue_to));
+    CHECK(cudaStreamBeginCapture(queue_to, cudaStreamCaptureModeThreadLocal));
+    queue();
+    CHECK(cudaStreamEndCapture(queue_to, &graph));
+    CHECK(cudaStreamDestroy(queue_to));
+    queue_to = nullptr;
+    CHECK(cudaGraphInstantiate(&exec, graph, 0));
+    float ms = median_ms(11, [&] { CHECK(cudaGraphLaunch(exec, 0)); });
+    CHECK(cudaGraphExecDestroy(exec));
+    CHECK(cudaGraphDestroy(graph));
+    return ms * 1000.0f;
+}
+
+/* Scores, the lists of 2,048 blocks and of the row's own 513, and its 512 positions: one graph. */
+void time_chain(int rows, int64_t positions) {
+    constexpr int kTopk = 512, kBlocks = 2048, kOwn = kTopk + 1, kScratch = 4128;
+    Shape s = {};
+    s.rows = s.requests = rows;
+    s.positions = positions;
+    s.page = 128;
+    s.block = 8;
+    s.ends = 2;
+    Call c;
+    make(c, s, 7);
+    const size_t n = (size_t)rows;
+    c.a.block_max_stride = (positions / 8 + 1 + 15) / 16 * 16;
+    c.a.block_max = (float *)c.reserve(n * (size_t)c.a.block_max_stride * 4);
+    tamis_publish_job job = {};
+    job.rows = c.a.rows;
+    job.block_max = c.a.block_max;
+    job.block_max_stride = c.a.block_max_stride;
+    job.limit = positions;
+    job.block_size = 8;
+    for (int l = 0; l < 2; l++) {
+        tamis_block_list &to = job.list[l];
+        to.width = l ? kOwn : kBlocks;
+        to.page_size = s.page;
+        to.blocks_stride = to.placed_stride = to.width;
+        to.blocks = (int32_t *)c.reserve(n * (size_t)to.width * 4);
+        to.placed = (int32_t *)c.reserve(n * (size_t)to.width * 4);
+        to.counts = (int32_t *)c.reserve(n * 4);
+    }
+    tamis_sparse_mqa_logits_args score = {};
+    score.numerics = c.a.numerics;
+    score.k = c.a.k;
+    score.rows = c.a.rows;
+    score.query = c.a.query;
+    score.block_size = 8;
+    score.logits_type = TAMIS_F32;
+    score.width = kOwn;
+    score.blocks = job.list[1].blocks;
+    score.physical = job.list[1].placed;
+    score.blocks_stride = score.physical_stride = kOwn;
+    score.counts = job.list[1].counts;
+    score.logits = c.reserve(n * kScratch * 4);
+    score.logits_stride = kScratch;
+    tamis_selection out = {};
+    out.topk = kTopk;
+    out.positions = (int32_t *)c.reserve(n * kTopk * 4);
+    out.positions_stride = kTopk;
+    uint32_t *done = c.on_device(std::vector<uint32_t>(n, 0u));
+    const int parts = std::max(1, multiprocessors / rows);
+    const int steps = std::min(8, std::max(1, kOwn / (parts * 64)));
+    auto lists = [&] {
+        tamis_publish_team_sm90<<<(unsigned)rows * tamis::kTeamSize, tamis::kTeamThreads,
+                                  tamis::kCandidates * 8, queue_to>>>(job);
+    };
+    auto select = [&] {
+        tamis_consume_split_smxx<<<dim3((unsigned)parts, (unsigned)rows), tamis::kSplitThreads, 0,
+                                   queue_to>>>(score, out, done, steps);
+    };
+    auto show = [&](const Kernel &kernel) {
+        float a = graph_us([&] { kernel.run(c.a, 0); });
+        float b = graph_us([&] {
+            kernel.run(c.a, 0);
+            lists();
+        });
+        float all = graph_us([&] {
+            kernel.run(c.a, 0);
+            lists();
+            select();
+        });
+        std::vector<int32_t> chosen(n * kTopk);
+        CHECK(cudaMemcpy(chosen.data(), out.positions, n * kTopk * 4, cudaMemcpyDeviceToHost));
+        uint32_t digest = 2166136261u; /* the same for every kernel */
+        for (int32_t j : chosen) {
+            digest = (digest ^ (uint32_t)j) * 16777619u;
+        }
+        printf("chain %3d rows %8lld positions, %-5s: scores %7.1f us, and lists %7.1f, and own "
+               "selection %7.1f (digest %08x)\n",
+               rows, (long long)positions, kernel.name, a, b, all, digest);
+    };
+    for (const Kernel &kernel : kernels) {
+        show(kernel);
+    }
+    show(few_kernels[0]);
 }
 
 } // namespace
@@ -377,18 +515,32 @@ int main(int argc, char **argv) {
         CHECK(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
                                    sizeof(tamis::PortableShared)));
     }
+    CHECK(cudaFuncSetAttribute(tamis_publish_team_sm90, cudaFuncAttributeMaxDynamicSharedMemorySize,
+                               tamis::kCandidates * 8));
     std::string what = argc > 1 ? argv[1] : "check";
     if (what == "check") {
         return check_all(argc > 2 ? atoi(argv[2]) : 180) ? 0 : 1;
     }
     printf("%s, %d SM, cold L2\n", device.name, device.multiProcessorCount);
     if (what == "one") {
-        time_shape(atoi(argv[2]), atoll(argv[3]), atoi(argv[4]), false);
+        time_shape(atoi(argv[2]), atoll(argv[3]), atoi(argv[4]), false, argc > 5);
     }
     if (what == "decode") {
         for (int rows : {1, 8, 64}) {
             for (int64_t positions : {16384, 262144, 1048576}) {
-                time_shape(rows, positions, rows, rows == 1);
+                time_shape(rows, positions, rows, rows == 1, true);
+            }
+        }
+    }
+    if (what == "drafts") {
+        for (int rows : {1, 2, 3, 4, 5, 8}) {
+            time_shape(8 * rows, 1048576, 8, false, true);
+        }
+    }
+    if (what == "chain") {
+        for (int64_t positions : {262144, 1048576}) {
+            for (int rows : {1, 8}) {
+                time_chain(rows, positions);
             }
         }
     }

@@ -4,6 +4,7 @@
 #include "source_smxx.cu"
 #include "raise.cu"
 #include "source_sm90.cu"
+#include "source_few_sm90.cu"
 #include "sparse_mqa_logits.cu"
 #include "consume.cu"
 #include "consume_sm90.cu"

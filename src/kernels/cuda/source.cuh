@@ -190,7 +190,7 @@ __device__ inline void store_logit(const tamis_mqa_logits_args &a, int64_t r, in
 /* ---- what the fast path leaves ---- */
 
 /* Tiles first .. end - 1 of the run: slow rows everywhere, other rows where sixteen positions have
- * a wide one. Whole CTA. */
+ * a wide one. Whole CTA, of any number of warps. */
 __device__ inline void score_left(const tamis_mqa_logits_args &a, const Run &run, int32_t first,
                                   int32_t end, uint32_t slow) {
     const int lane = threadIdx.x & 31;
@@ -203,7 +203,7 @@ __device__ inline void score_left(const tamis_mqa_logits_args &a, const Run &run
         auto q = load_query<32, 4>(a.query, r, a.numerics);
 #pragma unroll 1
         for (int32_t base = first * kSourceTile + (int)threadIdx.x / 32 * kTile;
-             base < min(end * kSourceTile, length); base += kSourceWarps * kTile) {
+             base < min(end * kSourceTile, length); base += (int)blockDim.x / 32 * kTile) {
             Keys keys;
             bool live[2], wide = false;
             float score[2];

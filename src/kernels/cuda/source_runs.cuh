@@ -54,11 +54,12 @@ __device__ inline int32_t source_length(const tamis_mqa_logits_args &a, int64_t 
     return (int32_t)min(row_of(a.rows, r, positions_of(a.rows, a.k)).length, source_limit(a));
 }
 
-/* The run that starts at row r, if one does: units, rows and longest length. Lanes have
- * neighbouring rows, the first a multiple of 32. */
-__device__ inline void scan_row(const tamis_mqa_logits_args &a, int64_t r, int32_t &units,
-                                int32_t &count, int32_t &longest) {
-    const int lane = threadIdx.x & 31, place = lane & (kRunRows - 1);
+/* The run of at most kMost rows that starts at row r, inside an aligned kMost, its rows and longest
+ * length; false: none starts there. Lanes have neighbouring rows, the first a multiple of 32. */
+template <int kMost>
+__device__ inline bool run_at(const tamis_mqa_logits_args &a, int64_t r, int32_t &count,
+                              int32_t &longest) {
+    const int lane = threadIdx.x & 31, place = lane & (kMost - 1);
     const bool in = r < a.rows.count;
     const int32_t length = in ? source_length(a, r) : 0;
     const int32_t request = !in ? -1 : a.rows.request ? max(a.rows.request[r], 0) : 0;
@@ -67,15 +68,22 @@ __device__ inline void scan_row(const tamis_mqa_logits_args &a, int64_t r, int32
     int32_t start_before = __shfl_up_sync(kAll, start, 1);
     const bool first = place == 0 || request != request_before || start != start_before;
     const uint32_t starts = __ballot_sync(kAll, first) >> lane >> 1;
-    count = min(kRunRows - place, starts ? __ffs((int)starts) : kRunRows);
+    count = min(kMost - place, starts ? __ffs((int)starts) : kMost);
     longest = length;
 #pragma unroll
-    for (int i = 1; i < kRunRows; i++) {
+    for (int i = 1; i < kMost; i++) {
         int32_t other = __shfl_down_sync(kAll, length, (unsigned)i);
         longest = i < count ? max(longest, other) : longest;
     }
+    return first && in;
+}
+
+/* The run that starts at row r, if one does: units, rows and longest length. */
+__device__ inline void scan_row(const tamis_mqa_logits_args &a, int64_t r, int32_t &units,
+                                int32_t &count, int32_t &longest) {
+    const bool starts = run_at<kRunRows>(a, r, count, longest);
     int32_t tiles = (int32_t)((longest + (int64_t)kSourceTile - 1) / kSourceTile);
-    units = first && in ? tiles * (count > kFewRows ? kManyCost : count) : 0;
+    units = starts ? tiles * (count > kFewRows ? kManyCost : count) : 0;
 }
 
 /* Units of the rows from `wave` on, kWaveRows at most: of each 32 to s.chunks; returns their sum.

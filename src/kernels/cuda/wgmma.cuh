@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * wgmma.cuh: 64 positions in a warpgroup's registers times 32 or 64 heads in shared memory, four
+ * wgmma.cuh: 64 positions in a warpgroup's registers times 32, 64 or 128 heads in shared memory, four
  * steps of 32 signed bytes. For images with sm_90a alone. Results of two calls that overlap or
  * follow one another need arrays of their own: ptxas 13.0 takes a second product into the same
  * registers for the first.
@@ -42,6 +42,18 @@ __device__ inline void multiply_async(uint32_t (&d)[32], const uint32_t (&a)[4],
                  : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "n"(kAdd));
 }
 
+template <int kAdd>
+__device__ inline void multiply_async(uint32_t (&d)[64], const uint32_t (&a)[4], uint64_t b) {
+    asm volatile("wgmma.mma_async.sync.aligned.m64n128k32.s32.s8.s8 {"
+                 "%0,%1,%2,%3,%4,%5,%6,%7,%8,%9,%10,%11,%12,%13,%14,%15,"
+                 "%16,%17,%18,%19,%20,%21,%22,%23,%24,%25,%26,%27,%28,%29,%30,%31,"
+                 "%32,%33,%34,%35,%36,%37,%38,%39,%40,%41,%42,%43,%44,%45,%46,%47,"
+                 "%48,%49,%50,%51,%52,%53,%54,%55,%56,%57,%58,%59,%60,%61,%62,%63},"
+                 "{%64,%65,%66,%67},%68,%69;"
+                 : TAMIS_LINE16(d, 0), TAMIS_LINE16(d, 16), TAMIS_LINE16(d, 32), TAMIS_LINE16(d, 48)
+                 : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "n"(kAdd));
+}
+
 template <int N>
 __device__ inline void multiply(uint32_t (&d)[N], const uint32_t (&a)[4][4], uint32_t q) {
     asm volatile("wgmma.fence.sync.aligned;" ::: "memory");
@@ -58,6 +70,12 @@ template <int kLeft> __device__ inline void multiply_wait(uint32_t (&d)[16]) {
 template <int kLeft> __device__ inline void multiply_wait(uint32_t (&d)[32]) {
     asm volatile("wgmma.wait_group.sync.aligned %32;"
                  : TAMIS_LINE16(d, 0), TAMIS_LINE16(d, 16)
+                 : "n"(kLeft)
+                 : "memory");
+}
+template <int kLeft> __device__ inline void multiply_wait(uint32_t (&d)[64]) {
+    asm volatile("wgmma.wait_group.sync.aligned %64;"
+                 : TAMIS_LINE16(d, 0), TAMIS_LINE16(d, 16), TAMIS_LINE16(d, 32), TAMIS_LINE16(d, 48)
                  : "n"(kLeft)
                  : "memory");
 }
