@@ -197,6 +197,12 @@ static tamis_status queue_split(const tamis_cuda *cuda, const tamis_sparse_mqa_l
     return tamis_cuda_launch(cuda, TAMIS_CUDA_consume_split_smxx, grid, stream, parameters, error);
 }
 
+int tamis_cuda_consume_is_grouped(const tamis_cuda *cuda, const tamis_sparse_mqa_logits_args *score,
+                                  const tamis_selection *out) {
+    return scores_fast(score) && score->width * score->block_size <= POOL_COLUMNS &&
+           tamis_cuda_consumes_in_groups(cuda, score, out);
+}
+
 tamis_status tamis_cuda_queue_consume(const tamis_cuda *cuda,
                                       const tamis_sparse_mqa_logits_args *score,
                                       const tamis_topk_args *topk, uint32_t *done,
@@ -209,15 +215,15 @@ tamis_status tamis_cuda_queue_consume(const tamis_cuda *cuda,
     int64_t columns = a.width * a.block_size;
     uintptr_t scratch = (uintptr_t)a.logits | (uintptr_t)(a.logits_stride * 4);
     int few = a.rows.count < FEW_ROWS, split = few && done && (scratch & 15) == 0;
+    if (tamis_cuda_consume_is_grouped(cuda, score, &out)) {
+        return tamis_cuda_queue_consume_groups(cuda, score, &out, raised, stream, error);
+    }
     if (!scores_fast(score) || columns > POOL_COLUMNS || (few && !split)) {
         TAMIS_TRY(tamis_cuda_queue_sparse_mqa_logits(cuda, score, stream, error));
         return tamis_cuda_queue_topk(cuda, topk, 0, limit, stream, error);
     }
     if (split) {
         return queue_split(cuda, score, &out, done, stream, error);
-    }
-    if (tamis_cuda_consumes_in_groups(cuda, score, &out)) {
-        return tamis_cuda_queue_consume_groups(cuda, score, &out, raised, stream, error);
     }
     tamis_grid grid = grid_of_row_ctas(a.rows.count);
     grid.shared = pool_bytes(columns);

@@ -33,6 +33,8 @@ tamis_status tamis_cuda_queue_mqa_logits(const tamis_cuda *cuda, const tamis_mqa
                                          tamis_error *error);
 /* What queue_mqa_logits asks: whether source.cuh takes the call, and then queues it. */
 int tamis_cuda_source_is_fast(const tamis_mqa_logits_args *args);
+/* Whether a fast source reads decoded K here. */
+int tamis_cuda_reads_raised(const tamis_cuda *cuda);
 tamis_status tamis_cuda_queue_source(const tamis_cuda *cuda, const tamis_mqa_logits_args *args,
                                      int32_t fill, const tamis_raised_k *raised, void *stream,
                                      tamis_error *error);
@@ -59,8 +61,12 @@ tamis_status tamis_cuda_queue_consume(const tamis_cuda *cuda,
                                       const tamis_topk_args *topk, uint32_t *done,
                                       const tamis_raised_k *raised, int64_t limit, void *stream,
                                       tamis_error *error);
+/* Whether queue_consume goes to consume_sm90.cu, given any score->logits that is not NULL. */
+int tamis_cuda_consume_is_grouped(const tamis_cuda *cuda, const tamis_sparse_mqa_logits_args *score,
+                                  const tamis_selection *out);
 /* Whether consume_sm90.cu takes rows that the fast scorer takes, and then both of a consumer by it:
- * score->logits is its scratch. */
+ * score->logits is its scratch, of so many words a row of `width` blocks. */
+int64_t tamis_cuda_group_words(int64_t width);
 int tamis_cuda_consumes_in_groups(const tamis_cuda *cuda, const tamis_sparse_mqa_logits_args *score,
                                   const tamis_selection *out);
 tamis_status tamis_cuda_queue_consume_groups(const tamis_cuda *cuda,

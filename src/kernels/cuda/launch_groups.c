@@ -20,6 +20,12 @@ static const int64_t shared_of[] = {
 #undef TAMIS_CUDA_KERNEL
 };
 
+/* A word, and half a pair's; the last pair may be of one row, of MANY_ROWS at least. */
+int64_t tamis_cuda_group_words(int64_t width) {
+    int64_t pair = TAMIS_CONSUME_PAIR_WORDS * width;
+    return (pair + 1) / 2 + pair / MANY_ROWS + 4;
+}
+
 int tamis_cuda_consumes_in_groups(const tamis_cuda *cuda, const tamis_sparse_mqa_logits_args *score,
                                   const tamis_selection *out) {
     return cuda->kernels[TAMIS_CUDA_consume_pairs_sm90] != NULL &&

@@ -4,6 +4,8 @@
  * them, so a grid fills the device and depends on nothing else. Hopper's kernel where the image has
  * it.
  */
+#include <stddef.h>
+
 #include "kernels/cuda/launch.h"
 
 enum {
@@ -28,6 +30,11 @@ int tamis_cuda_source_is_fast(const tamis_mqa_logits_args *a) {
            k->stride / 16 <= UINT32_MAX / k->size &&
            a->rows.page_table_width <= LARGEST / k->page_size &&
            (((uintptr_t)k->codes | (uintptr_t)q->codes | strides) & 15) == 0;
+}
+
+int tamis_cuda_reads_raised(const tamis_cuda *cuda) {
+    return cuda->kernels[TAMIS_CUDA_mqa_maxima_fast_sm90] != NULL &&
+           cuda->kernels[TAMIS_CUDA_mqa_logits_fast_sm90] != NULL;
 }
 
 tamis_status tamis_cuda_queue_source(const tamis_cuda *cuda, const tamis_mqa_logits_args *args,

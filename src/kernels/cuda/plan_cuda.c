@@ -14,9 +14,33 @@
 #include "fail.h"
 #include "kernels/cuda/plan_cuda.h"
 
-enum { STEP_THREADS = 256 };
+enum {
+    STEP_THREADS = 256,
+    LONGEST_BESIDE_RAISED = 1 << 24 /* the scores of one row then fit beside decoded K */
+};
 
-static const int64_t tile_bytes = (int64_t)256 << 20;
+static const int64_t work_most = (int64_t)256 << 20; /* with decoded K */
+
+/* ---- decoded K ---- */
+
+int64_t tamis_cuda_raised_capacity(const tamis_indexer *indexer, const tamis_plan_limits *limits) {
+    const tamis_model *model = &indexer->model;
+    int64_t longest = tamis_plan_longest_row(model, limits);
+    int32_t page = indexer->page_size;
+    int fits = indexer->k_layout == TAMIS_K_MXFP4_PAGE && model->index_n_heads == 32 &&
+               model->index_head_dim == 128 && (page & (page - 1)) == 0 &&
+               indexer->page_stride % 16 == 0;
+    if (!fits || tamis_plan_max_rows(limits) < TAMIS_RAISED_ROWS ||
+        longest > LONGEST_BESIDE_RAISED) {
+        return 0;
+    }
+    return tamis_round_up(longest < TAMIS_RAISED_MOST ? longest : TAMIS_RAISED_MOST,
+                          TAMIS_RAISED_TILE);
+}
+
+static int64_t tile_bytes(const tamis_indexer *indexer, const tamis_plan_limits *limits) {
+    return work_most - tamis_cuda_raised_capacity(indexer, limits) * TAMIS_RAISED_BYTES;
+}
 
 /* ---- tiles ---- */
 
@@ -29,13 +53,16 @@ int64_t tamis_cuda_tile_at(const tamis_tiling *tiling, int part) {
 }
 
 /* As many rows as the bound allows, one at least. */
-static void fit(tamis_tiling *tiling, const tamis_plan_limits *limits) {
+static void fit(tamis_tiling *tiling, const tamis_indexer *indexer,
+                const tamis_plan_limits *limits) {
     int64_t row = 0, rows = tamis_plan_max_rows(limits);
     for (int i = 0; i < TAMIS_TILE_PARTS; i++) {
         row += tiling->each[i];
     }
-    int64_t most = row > 0 ? (tile_bytes - TAMIS_TILE_PARTS * 64) / row : rows;
-    most = most < 1 ? 1 : most;
+    int64_t most = row > 0 ? (tile_bytes(indexer, limits) - TAMIS_TILE_PARTS * 64) / row : rows;
+    most = most > TAMIS_CUDA_TILE_ROWS ? most / TAMIS_CUDA_TILE_ROWS * TAMIS_CUDA_TILE_ROWS
+           : most < 1                  ? 1
+                                       : most;
     tiling->rows = most < rows ? most : rows;
 }
 
@@ -49,7 +76,7 @@ tamis_tiling tamis_cuda_source_tiling(const tamis_indexer *indexer,
     t.each[TAMIS_TILE_LIST] = t.each[TAMIS_TILE_PLACED] = own * 4;
     t.each[TAMIS_TILE_COUNT] = 4;
     t.each[TAMIS_TILE_SCORES] = tamis_round_up(own * size, 32) * 4; /* whole steps of decode.cu */
-    fit(&t, limits);
+    fit(&t, indexer, limits);
     return t;
 }
 
@@ -69,17 +96,24 @@ int64_t tamis_cuda_border(const tamis_indexer *indexer) {
     }
 }
 
-static tamis_tiling scores_tiling(int64_t scores, const tamis_plan_limits *limits) {
+static tamis_tiling scores_tiling(int64_t scores, const tamis_indexer *indexer,
+                                  const tamis_plan_limits *limits) {
     tamis_tiling t = {0};
     t.each[TAMIS_TILE_SCORES] = tamis_round_up(scores > 0 ? scores : 0, 32) * 4;
-    fit(&t, limits);
+    fit(&t, indexer, limits);
     return t;
 }
 
 tamis_tiling tamis_cuda_sparse_tiling(const tamis_indexer *indexer,
                                       const tamis_plan_limits *limits) {
     int never = indexer->sparse_logits == TAMIS_SPARSE_OFF;
-    return scores_tiling(never ? 0 : pool_of(&indexer->model), limits);
+    return scores_tiling(never ? 0 : pool_of(&indexer->model), indexer, limits);
+}
+
+tamis_tiling tamis_cuda_group_tiling(const tamis_indexer *indexer,
+                                     const tamis_plan_limits *limits) {
+    int64_t width = tamis_model_topk_blocks(&indexer->model);
+    return scores_tiling(tamis_cuda_group_words(width), indexer, limits);
 }
 
 tamis_tiling tamis_cuda_dense_tiling(const tamis_indexer *indexer,
@@ -87,15 +121,15 @@ tamis_tiling tamis_cuda_dense_tiling(const tamis_indexer *indexer,
     int64_t border = tamis_cuda_border(indexer);
     int64_t longest = tamis_plan_longest_row(&indexer->model, limits);
     int64_t most = border < longest ? border : longest;
-    return scores_tiling(pool_of(&indexer->model) > 0 ? most : 0, limits);
+    return scores_tiling(pool_of(&indexer->model) > 0 ? most : 0, indexer, limits);
 }
 
 static int64_t work_bytes(const tamis_indexer *indexer, const tamis_plan_limits *limits) {
-    const tamis_tiling tilings[] = {tamis_cuda_source_tiling(indexer, limits),
-                                    tamis_cuda_sparse_tiling(indexer, limits),
-                                    tamis_cuda_dense_tiling(indexer, limits)};
+    const tamis_tiling tilings[] = {
+        tamis_cuda_source_tiling(indexer, limits), tamis_cuda_sparse_tiling(indexer, limits),
+        tamis_cuda_group_tiling(indexer, limits), tamis_cuda_dense_tiling(indexer, limits)};
     int64_t most = 0;
-    for (int i = 0; i < 3; i++) {
+    for (int i = 0; i < 4; i++) {
         int64_t bytes = tamis_cuda_tile_at(&tilings[i], TAMIS_TILE_PARTS);
         most = bytes > most ? bytes : most;
     }
@@ -109,6 +143,8 @@ static int64_t lay_out(const tamis_indexer *indexer, const tamis_plan_limits *li
                        uint8_t *memory, tamis_cuda_plan *plan, int64_t *cleared) {
     int64_t at = 0, rows = tamis_plan_max_rows(limits);
     int64_t blocks = tamis_model_topk_blocks(&indexer->model);
+    int64_t raised = tamis_cuda_raised_capacity(indexer, limits);
+    int64_t requests = raised > 0 ? limits->max_requests : 0;
     plan->counts = tamis_plan_take(memory, &at, (int64_t)sizeof *plan->counts);
     plan->stamp = tamis_plan_take(memory, &at, (int64_t)sizeof *plan->stamp);
     plan->token = tamis_plan_take(memory, &at, rows * 4);
@@ -124,8 +160,16 @@ static int64_t lay_out(const tamis_indexer *indexer, const tamis_plan_limits *li
     plan->blocks = tamis_plan_take(memory, &at, rows * blocks * 4);
     plan->blocks_count = tamis_plan_take(memory, &at, rows * 4);
     plan->placed = tamis_plan_take(memory, &at, rows * blocks * 4);
+    plan->raised_stamp = tamis_plan_take(memory, &at, (int64_t)sizeof *plan->raised_stamp);
+    plan->raised.first = tamis_plan_take(memory, &at, requests * 4);
+    plan->raised.length = tamis_plan_take(memory, &at, requests * 4);
+    plan->usable = tamis_plan_take(memory, &at, requests * 4);
+    plan->raised_rows = tamis_plan_take(memory, &at, requests * 4);
     *cleared = at;
     plan->work = tamis_plan_take(memory, &at, work_bytes(indexer, limits));
+    plan->raised.scales = tamis_plan_take(memory, &at, raised * 4);
+    plan->raised.codes = tamis_plan_take(memory, &at, raised * 128);
+    plan->raised.codes = raised > 0 ? plan->raised.codes : NULL;
     return at;
 }
 
@@ -170,6 +214,9 @@ static tamis_status fill(tamis_cuda_plan *plan, const tamis_plan_limits *limits,
     plan->auto_rows = TAMIS_CUDA_AUTO_ROWS;
     plan->auto_share = TAMIS_CUDA_AUTO_SHARE;
     lay_out(plan->indexer, limits, memory, plan, &cleared);
+    if (!tamis_cuda_reads_raised(plan->cuda)) {
+        plan->raised.codes = NULL;
+    }
     TAMIS_TRY(pin_status(plan, error));
     return tamis_cuda_checked(plan->cuda,
                               plan->cuda->driver.memory_set((tamis_cu_pointer)(uintptr_t)memory, 0,

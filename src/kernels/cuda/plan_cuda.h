@@ -5,6 +5,7 @@
 
 #include "indexer/layer.h"
 #include "kernels/cuda/launch.h"
+#include "kernels/cuda/raised_k.h"
 #include "kernels/cuda/step_args.h"
 
 /* Parts of a tile's workspace, in this order, each `each` bytes a row. */
@@ -23,6 +24,9 @@ enum {
  * scores a position for less. docs/benchmarks-gpu.md, "The crossover of auto".
  */
 enum { TAMIS_CUDA_AUTO_ROWS = 512, TAMIS_CUDA_AUTO_SHARE = 8, TAMIS_CUDA_AUTO_QUARTERS = 7 };
+
+/* Of a tile, whole ones where it has more: runs of rows then are (source_runs.cuh). */
+enum { TAMIS_CUDA_TILE_ROWS = 8 };
 
 typedef struct tamis_tiling {
     int64_t each[TAMIS_TILE_PARTS];
@@ -47,16 +51,23 @@ struct tamis_cuda_plan {
     uint32_t *done;    /* [max_rows] 0 between kernels */
     int32_t *blocks, *blocks_count, *placed; /* as in tamis_plan */
     uint8_t *work;                           /* of one tile */
+    tamis_raised_k raised; /* codes NULL: the plan has no room, or the device no kernel, for it */
+    tamis_raised_stamp *raised_stamp;
+    int32_t *usable, *raised_rows; /* [max_requests] raised.first for a consumer, scratch */
     /* Pinned. */
     uint32_t *status, *status_device;
 };
 
-/* Tiles of rows whose workspace stays inside the plan's. */
+/* Positions of K that the plan has room to decode, a multiple of 64: 0 where none can be. */
+int64_t tamis_cuda_raised_capacity(const tamis_indexer *indexer, const tamis_plan_limits *limits);
+/* Tiles of rows whose workspace stays inside the plan's, beside that K. */
 tamis_tiling tamis_cuda_source_tiling(const tamis_indexer *indexer,
                                       const tamis_plan_limits *limits);
 /* Of a consumer's two routes, which run one after the other in the same scratch. */
 tamis_tiling tamis_cuda_sparse_tiling(const tamis_indexer *indexer,
                                       const tamis_plan_limits *limits);
+/* Of the sparse route where consume_sm90.cu takes it, which keeps no scores. */
+tamis_tiling tamis_cuda_group_tiling(const tamis_indexer *indexer, const tamis_plan_limits *limits);
 tamis_tiling tamis_cuda_dense_tiling(const tamis_indexer *indexer, const tamis_plan_limits *limits);
 /* Positions that a row of the dense route sees at most: -1 where no row takes it, INT32_MAX where
  * all do. */

@@ -2,8 +2,9 @@
 /*
  * plan_run.c: one layer of a step on the device, tile of rows after tile of rows.
  *
- *   source    gate, then per tile: block maxima -> publish, also the best topk + 1 blocks -> their
- *             scores -> topk (docs/numerics.md: they hold the selection); then stamp
+ *   source    gate, then K of requests with many rows decoded (raised_k.h), then per tile: block
+ *             maxima -> publish, also the best topk + 1 blocks -> their scores -> topk
+ *             (docs/numerics.md: they hold the selection); then stamp
  *   consumer  gate with the stamp, then per tile: scores of the placed blocks -> topk; on the dense
  *             route, after all tiles of the other, scores of everything -> topk of those at listed
  *             positions
@@ -20,7 +21,7 @@
 #include "kernels/cuda/plan_cuda.h"
 #include "kernels/rows.h"
 
-enum { GATE_THREADS = 256 };
+enum { GATE_THREADS = 256, RAISE_CTAS = 8 /* of a multiprocessor */ };
 
 typedef struct layer_run {
     tamis_cuda_plan *plan;
@@ -29,6 +30,8 @@ typedef struct layer_run {
     int64_t limit;       /* positions that K holds */
     int sparse, dense;   /* whether rows may take that route */
     int64_t border;      /* positions of a dense one at most */
+    int decoded;         /* whether K may be there decoded: raised */
+    tamis_raised_k raised;
     void *stream;
 } layer_run;
 
@@ -94,6 +97,28 @@ static tamis_status check_step(const tamis_cuda_plan *plan, const tamis_step *st
     return TAMIS_OK;
 }
 
+static tamis_mqa_logits_args score_of(const layer_run *run, tamis_rows rows, tamis_query query) {
+    tamis_mqa_logits_args score = {0};
+    score.numerics = run->layer.indexer->numerics;
+    score.k = run->layer.args->k;
+    score.rows = rows;
+    score.query = query;
+    score.block_size = run->layer.block_size;
+    score.logits_type = TAMIS_F32;
+    return score;
+}
+
+/* Requests that have rows have one at least, so not in steps that decode alone. */
+static void use_decoded(layer_run *run, int consumer) {
+    const tamis_cuda_plan *plan = run->plan;
+    tamis_mqa_logits_args score = score_of(run, run->layer.rows, run->layer.args->query);
+    run->raised = plan->raised;
+    run->raised.first = consumer ? plan->usable : plan->raised.first;
+    run->decoded = plan->raised.codes != NULL && run->limit > 0 &&
+                   plan->rows - plan->requests + 1 >= TAMIS_RAISED_ROWS &&
+                   tamis_cuda_source_is_fast(&score);
+}
+
 static tamis_status begin(tamis_cuda_plan *plan, const tamis_step *step,
                           const tamis_layer_args *args, int consumer, void *stream, layer_run *run,
                           tamis_error *error) {
@@ -119,10 +144,23 @@ static tamis_status begin(tamis_cuda_plan *plan, const tamis_step *step,
     run->border = consumer && !few ? tamis_cuda_border(plan->indexer) : -1;
     run->dense = run->border >= 0;
     run->sparse = run->border < plan->longest;
+    use_decoded(run, consumer);
     return tamis_check_device_rows(&run->layer.rows, &args->k, error);
 }
 
 /* ---- kernels ---- */
+
+static tamis_raised_from from_of(const layer_run *run) {
+    const tamis_rows *rows = &run->layer.rows;
+    tamis_raised_from from = {0};
+    from.codes = run->layer.args->k.codes;
+    from.page_table = rows->page_table;
+    from.page_table_stride = rows->page_table_stride;
+    from.requests = rows->requests;
+    from.limit = run->limit;
+    from.owner = run->layer.role.k_owner;
+    return from;
+}
 
 /* Rows then end at plan->gated[0], on the dense route at plan->gated[1]. */
 static tamis_status queue_gate(layer_run *run, tamis_error *error) {
@@ -144,9 +182,52 @@ static tamis_status queue_gate(layer_run *run, tamis_error *error) {
     gate.k_size = run->layer.args->k.size;
     gate.layer = run->layer.args->layer;
     gate.source = run->layer.role.role == TAMIS_ROLE_CONSUMER ? run->layer.role.source : -1;
+    if (run->decoded && gate.source >= 0) {
+        gate.raised = plan->raised_stamp;
+        gate.from = from_of(run);
+        gate.first = plan->raised.first;
+        gate.usable = plan->usable;
+        gate.requests = plan->limits.max_requests;
+    }
     rows->ke = plan->gated[0];
     return tamis_cuda_launch(plan->cuda, TAMIS_CUDA_gate_smxx, (tamis_grid){ctas, 1, 0},
                              run->stream, parameters, error);
+}
+
+static tamis_status queue_place(const layer_run *run, tamis_error *error) {
+    const tamis_cuda_plan *plan = run->plan;
+    tamis_place_args place = {0};
+    void *parameters[] = {&place};
+    place.to = run->raised;
+    place.stamp = plan->raised_stamp;
+    place.request = run->layer.rows.request;
+    place.ke = run->layer.rows.ke;
+    place.count = plan->raised_rows;
+    place.rows = run->layer.rows.count;
+    place.requests = run->layer.rows.requests;
+    place.most = plan->limits.max_requests;
+    place.capacity = tamis_cuda_raised_capacity(plan->indexer, &plan->limits);
+    return tamis_cuda_launch(plan->cuda, TAMIS_CUDA_raise_place_smxx, (tamis_grid){1, 1, 0},
+                             run->stream, parameters, error);
+}
+
+/* Rows then find K of their requests in run->raised. */
+static tamis_status queue_raise(const layer_run *run, tamis_error *error) {
+    const tamis_cuda_plan *plan = run->plan;
+    tamis_raise_args raise = {0};
+    void *parameters[] = {&raise};
+    tamis_grid grid = {(int64_t)RAISE_CTAS * plan->cuda->multiprocessors, 1, 0};
+    TAMIS_TRY(queue_place(run, error));
+    raise.to = run->raised;
+    raise.k = run->layer.args->k;
+    raise.page_table = run->layer.rows.page_table;
+    raise.page_table_stride = run->layer.rows.page_table_stride;
+    raise.requests = run->layer.rows.requests;
+    raise.stamp = plan->raised_stamp;
+    raise.counts = plan->counts;
+    raise.from = from_of(run);
+    return tamis_cuda_launch(plan->cuda, TAMIS_CUDA_raise_k_smxx, grid, run->stream, parameters,
+                             error);
 }
 
 static tamis_status queue_stamp(const layer_run *run, tamis_error *error) {
@@ -201,19 +282,14 @@ static tamis_status queue_lists(const layer_run *run, const row_tile *t, int sel
 /* Scores of everything a row sees, or their block maxima. */
 static tamis_status queue_scores(const layer_run *run, const row_tile *t, float *logits,
                                  float *maxima, tamis_error *error) {
-    tamis_mqa_logits_args score = {0};
-    score.numerics = run->layer.indexer->numerics;
-    score.k = run->layer.args->k;
-    score.rows = t->rows;
-    score.query = t->query;
-    score.block_size = run->layer.block_size;
-    score.logits_type = TAMIS_F32;
+    tamis_mqa_logits_args score = score_of(run, t->rows, t->query);
     score.logits = logits;
     score.logits_stride = run->tiling.each[TAMIS_TILE_SCORES] / 4;
     score.columns = logits ? score.logits_stride : 0;
     score.block_max = maxima;
     score.block_max_stride = run->tiling.each[TAMIS_TILE_MAXIMA] / 4;
-    return tamis_cuda_queue_mqa_logits(run->plan->cuda, &score, 0, NULL, run->stream, error);
+    return tamis_cuda_queue_mqa_logits(run->plan->cuda, &score, 0,
+                                       run->decoded ? &run->raised : NULL, run->stream, error);
 }
 
 /* Selection among listed blocks. */
@@ -232,9 +308,9 @@ static tamis_topk_args topk_of(const layer_run *run, const row_tile *t, block_li
     return topk;
 }
 
-static tamis_status queue_sparse(const layer_run *run, const row_tile *t, block_list l,
-                                 tamis_error *error) {
-    tamis_topk_args topk = topk_of(run, t, l);
+/* What topk selects from. */
+static tamis_sparse_mqa_logits_args listed_of(const layer_run *run, const row_tile *t, block_list l,
+                                              const tamis_topk_args *topk) {
     tamis_sparse_mqa_logits_args score = {0};
     score.numerics = run->layer.indexer->numerics;
     score.k = run->layer.args->k;
@@ -243,15 +319,23 @@ static tamis_status queue_sparse(const layer_run *run, const row_tile *t, block_
     score.block_size = run->layer.block_size;
     score.logits_type = TAMIS_F32;
     score.width = l.width;
-    score.blocks = topk.blocks;
+    score.blocks = topk->blocks;
     score.blocks_stride = l.width;
     score.counts = l.counts;
     score.logits = part(run, TAMIS_TILE_SCORES);
-    score.logits_stride = topk.logits_stride;
+    score.logits_stride = topk->logits_stride;
     score.physical = paged(run) ? l.placed : NULL;
     score.physical_stride = l.width;
-    return tamis_cuda_queue_consume(run->plan->cuda, &score, &topk, run->plan->done + t->r, NULL,
-                                    run->limit, run->stream, error);
+    return score;
+}
+
+static tamis_status queue_sparse(const layer_run *run, const row_tile *t, block_list l,
+                                 tamis_error *error) {
+    tamis_topk_args topk = topk_of(run, t, l);
+    tamis_sparse_mqa_logits_args score = listed_of(run, t, l, &topk);
+    return tamis_cuda_queue_consume(run->plan->cuda, &score, &topk, run->plan->done + t->r,
+                                    run->decoded ? &run->raised : NULL, run->limit, run->stream,
+                                    error);
 }
 
 /*
@@ -299,11 +383,16 @@ static tamis_status dense_tile(const layer_run *run, const row_tile *t, tamis_er
 typedef tamis_status queue_tile(const layer_run *run, const row_tile *t, tamis_error *error);
 
 /* All rows, in as few tiles as fit, of one size but for the last. */
-static tamis_status queue_tiles(layer_run *run, tamis_tiling tiling, queue_tile *queue,
-                                tamis_error *error) {
+static void cut(layer_run *run, tamis_tiling tiling) {
     int64_t rows = run->layer.rows.count, tiles = (rows + tiling.rows - 1) / tiling.rows;
     run->tiling = tiling;
-    run->tiling.rows = tiles > 0 ? (rows + tiles - 1) / tiles : tiling.rows;
+    if (tiles > 1 && tiling.rows > TAMIS_CUDA_TILE_ROWS) {
+        run->tiling.rows = tamis_round_up((rows + tiles - 1) / tiles, TAMIS_CUDA_TILE_ROWS);
+    }
+}
+
+static tamis_status queue_tiles(const layer_run *run, queue_tile *queue, tamis_error *error) {
+    int64_t rows = run->layer.rows.count;
     for (int64_t r = 0; r < rows; r += run->tiling.rows) {
         row_tile t = tile_at(run, r);
         TAMIS_TRY(queue(run, &t, error));
@@ -311,13 +400,30 @@ static tamis_status queue_tiles(layer_run *run, tamis_tiling tiling, queue_tile 
     return TAMIS_OK;
 }
 
+/* Larger tiles where no scores are kept, if that holds for the last and smallest. */
+static void cut_sparse(layer_run *run) {
+    const tamis_cuda_plan *plan = run->plan;
+    cut(run, tamis_cuda_group_tiling(plan->indexer, &plan->limits));
+    int64_t rows = run->layer.rows.count, before = rows > 0 ? rows - 1 : 0;
+    row_tile last = tile_at(run, before / run->tiling.rows * run->tiling.rows);
+    block_list l = published(run, &last);
+    tamis_topk_args topk = topk_of(run, &last, l);
+    tamis_sparse_mqa_logits_args score = listed_of(run, &last, l, &topk);
+    if (!tamis_cuda_consume_is_grouped(plan->cuda, &score, &topk.selection)) {
+        cut(run, tamis_cuda_sparse_tiling(plan->indexer, &plan->limits));
+    }
+}
+
 tamis_status tamis_cuda_source_run(tamis_cuda_plan *plan, const tamis_step *step,
                                    const tamis_layer_args *args, void *stream, tamis_error *error) {
     layer_run run;
     TAMIS_TRY(begin(plan, step, args, 0, stream, &run, error));
     TAMIS_TRY(queue_gate(&run, error));
-    tamis_tiling tiling = tamis_cuda_source_tiling(plan->indexer, &plan->limits);
-    TAMIS_TRY(queue_tiles(&run, tiling, source_tile, error));
+    if (run.decoded) {
+        TAMIS_TRY(queue_raise(&run, error));
+    }
+    cut(&run, tamis_cuda_source_tiling(plan->indexer, &plan->limits));
+    TAMIS_TRY(queue_tiles(&run, source_tile, error));
     return run.layer.role.role == TAMIS_ROLE_SOURCE ? queue_stamp(&run, error) : TAMIS_OK;
 }
 
@@ -328,12 +434,12 @@ tamis_status tamis_cuda_consumer_run(tamis_cuda_plan *plan, const tamis_step *st
     TAMIS_TRY(begin(plan, step, args, 1, stream, &run, error));
     TAMIS_TRY(queue_gate(&run, error));
     if (run.sparse) {
-        tamis_tiling tiling = tamis_cuda_sparse_tiling(plan->indexer, &plan->limits);
-        TAMIS_TRY(queue_tiles(&run, tiling, sparse_tile, error));
+        cut_sparse(&run);
+        TAMIS_TRY(queue_tiles(&run, sparse_tile, error));
     }
     if (run.dense) {
-        tamis_tiling tiling = tamis_cuda_dense_tiling(plan->indexer, &plan->limits);
-        TAMIS_TRY(queue_tiles(&run, tiling, dense_tile, error));
+        cut(&run, tamis_cuda_dense_tiling(plan->indexer, &plan->limits));
+        TAMIS_TRY(queue_tiles(&run, dense_tile, error));
     }
     return TAMIS_OK;
 }

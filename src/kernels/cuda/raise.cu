@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* raise.cu: K of requests decoded into signed bytes, once (raised_k.h). Included after
+/* raise.cu: K of requests decoded into signed bytes, once (raised_k.h), and where. Included after
  * source_smxx.cu. */
 #include "kernels/cuda/raised_k.h"
 #include "source.cuh"
@@ -37,17 +37,95 @@ __device__ inline void raise_group(const tamis_raise_args &a, int64_t i, int32_t
     }
 }
 
+/* Rows and the longest length of each request into a.count and a.to.length, which are 0. */
+__device__ inline void count_rows(const tamis_place_args &a) {
+    const int64_t rows = (a.rows + 31) / 32 * 32;
+    for (int64_t r = threadIdx.x; r < rows; r += blockDim.x) {
+        const int32_t end = r < a.rows ? a.ke[r] : 0;
+        const int32_t request = end > 0 ? (int32_t)clamp(a.request[r], 0, a.requests - 1) : -1;
+        const uint32_t peers = __match_any_sync(kAll, request);
+        const int32_t longest = __reduce_max_sync(peers, end);
+        if (request >= 0 && (threadIdx.x & 31) + 1 == (uint32_t)__ffs((int)peers)) {
+            atomicAdd(a.count + request, __popc(peers));
+            atomicMax(a.to.length + request, longest);
+        }
+    }
+}
+
+/* The sum of x over threads up to this one, and over all. Whole CTA of 1,024. */
+struct Sums {
+    uint32_t here, all;
+};
+
+__device__ inline Sums sum_up(uint32_t x, uint32_t (&sums)[32]) {
+    const int lane = threadIdx.x & 31, warp = threadIdx.x / 32;
+    for (int i = 1; i < 32; i *= 2) {
+        const uint32_t left = __shfl_up_sync(kAll, x, i);
+        x += lane >= i ? left : 0;
+    }
+    __syncthreads();
+    if (lane == 31) {
+        sums[warp] = x;
+    }
+    __syncthreads();
+    Sums s = {x, 0};
+    for (int i = 0; i < 32; i++) {
+        s.here += i < warp ? sums[i] : 0;
+        s.all += sums[i];
+    }
+    return s;
+}
+
 } // namespace tamis
+
+/* One CTA: a few microseconds for thousands of rows. */
+extern "C" __global__ void __launch_bounds__(1024)
+    tamis_raise_place_smxx(const __grid_constant__ tamis_place_args a) {
+    __shared__ uint32_t sums[32];
+    const uint32_t room = (uint32_t)(a.capacity / TAMIS_RAISED_TILE);
+    for (int64_t i = threadIdx.x; i < a.most; i += blockDim.x) {
+        a.to.first[i] = -1;
+        a.to.length[i] = a.count[i] = 0;
+    }
+    if (threadIdx.x == 0) {
+        a.stamp->serial = 0;
+    }
+    __syncthreads();
+    tamis::count_rows(a);
+    __syncthreads();
+    uint32_t before = 0; /* tiles of the requests before: 2^16 times 2^14 at most */
+    for (int64_t base = 0; base < a.requests; base += blockDim.x) {
+        const int64_t i = base + threadIdx.x;
+        const bool many = i < a.requests && __ldcg(a.count + i) >= TAMIS_RAISED_ROWS;
+        const uint32_t length = many ? (uint32_t)__ldcg(a.to.length + i) : 0;
+        uint32_t tiles = (length + TAMIS_RAISED_TILE - 1) / TAMIS_RAISED_TILE;
+        tiles = tiles > room ? 0 : tiles;
+        const tamis::Sums s = tamis::sum_up(tiles, sums);
+        if (tiles > 0 && before + s.here <= room) {
+            a.to.first[i] = (int32_t)((before + s.here - tiles) * TAMIS_RAISED_TILE);
+        }
+        before += s.all;
+    }
+}
 
 extern "C" __global__ void __launch_bounds__(256)
     tamis_raise_k_smxx(const __grid_constant__ tamis_raise_args a) {
     const int32_t lane = (int32_t)(blockIdx.x * blockDim.x + threadIdx.x) / 4;
     const int32_t lanes = (int32_t)(gridDim.x * blockDim.x) / 4;
-    for (int64_t i = 0; i < a.requests; i++) {
-        const int32_t end =
-            a.to.first[i] < 0 ? 0 : (a.to.length[i] + TAMIS_RAISED_TILE - 1) & -TAMIS_RAISED_TILE;
-        for (int32_t j = lane; j < end; j += lanes) {
-            tamis::raise_group(a, i, j, threadIdx.x & 3);
+    for (int64_t base = 0; base < a.requests; base += 32) { /* few of many have a place */
+        const int64_t own = base + (threadIdx.x & 31);
+        uint32_t placed =
+            __ballot_sync(tamis::kAll, own < a.requests && __ldg(a.to.first + own) >= 0);
+        for (; placed; placed &= placed - 1) {
+            const int64_t i = base + __ffs((int)placed) - 1;
+            const int32_t end = (a.to.length[i] + TAMIS_RAISED_TILE - 1) & -TAMIS_RAISED_TILE;
+            for (int32_t j = lane; j < end; j += lanes) {
+                tamis::raise_group(a, i, j, threadIdx.x & 3);
+            }
         }
+    }
+    if (a.stamp && blockIdx.x == 0 && threadIdx.x == 0) {
+        a.stamp->from = a.from;
+        a.stamp->serial = a.counts->serial;
     }
 }

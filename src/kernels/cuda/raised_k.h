@@ -9,13 +9,24 @@
  * four dims on. A position's scale is that of its largest group: NaN where a group's is, negative
  * where the span exceeds 3 (the bytes are then anything). Positions of a request lie one after
  * another, those up to the next multiple of 64 are zeros.
+ *
+ * It belongs to a stamp: the step, and the K and page table that it was decoded from. A consumer's
+ * gate compares the stamp on the device and otherwise hides what is there, since graphs of layers
+ * may be replayed in any order.
  */
 #ifndef TAMIS_CUDA_RAISED_K_H
 #define TAMIS_CUDA_RAISED_K_H
 
 #include <tamis/tamis.h>
 
-enum { TAMIS_RAISED_TILE = 64, TAMIS_RAISED_BYTES = 128 + 4 /* a position */ };
+enum {
+    TAMIS_RAISED_TILE = 64,
+    TAMIS_RAISED_BYTES = 128 + 4, /* a position */
+    /* Of a request, for its K to be decoded. A position costs about 70 bytes read and 132 written,
+     * 50 ps of the memory of an H200, and saves a row of the source's scoring about 2 ps. */
+    TAMIS_RAISED_ROWS = 64,
+    TAMIS_RAISED_MOST = 1 << 20 /* positions that a plan has room for */
+};
 
 typedef struct tamis_raised_k {
     uint8_t *codes; /* NULL: nothing is decoded */
@@ -24,11 +35,42 @@ typedef struct tamis_raised_k {
     int32_t *length; /* [requests] positions */
 } tamis_raised_k;
 
+/* Which K, as the layer that decodes it sees it. */
+typedef struct tamis_raised_from {
+    const uint8_t *codes;
+    const int32_t *page_table;
+    int64_t page_table_stride, requests;
+    int64_t limit; /* positions of a request at most */
+    int32_t owner; /* the layer whose K it is */
+    int32_t reserved;
+} tamis_raised_from;
+
+typedef struct tamis_raised_stamp {
+    uint64_t serial; /* of the step; 0: nothing whole is there */
+    tamis_raised_from from;
+} tamis_raised_stamp;
+
+/* Chooses the requests and their places: the first ones whose positions fit, by their rows that see
+ * anything. */
+typedef struct tamis_place_args {
+    tamis_raised_k to;
+    tamis_raised_stamp *stamp; /* emptied */
+    const int32_t *request, *ke;
+    int32_t *count; /* [most] scratch */
+    int64_t rows, requests;
+    int64_t most;     /* requests of the plan: those past `requests` have no place */
+    int64_t capacity; /* positions, a multiple of TAMIS_RAISED_TILE */
+} tamis_place_args;
+
 typedef struct tamis_raise_args {
     tamis_raised_k to;
     tamis_k_cache k; /* 32 x 128, pages */
     const int32_t *page_table;
     int64_t page_table_stride, requests;
+    /* What is written when it is done; stamp NULL: nothing. */
+    tamis_raised_stamp *stamp;
+    const tamis_step_counts *counts;
+    tamis_raised_from from;
 } tamis_raise_args;
 
 #endif

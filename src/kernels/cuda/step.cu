@@ -35,6 +35,21 @@ __device__ inline void report(uint32_t *status, uint32_t fault, int32_t layer) {
     }
 }
 
+__device__ inline bool is_from(const tamis_raised_from &x, const tamis_raised_from &y) {
+    return x.codes == y.codes && x.page_table == y.page_table &&
+           x.page_table_stride == y.page_table_stride && x.requests == y.requests &&
+           x.limit == y.limit && x.owner == y.owner;
+}
+
+/* Decoded K of another step or another layer's is not there. Whole grid. */
+__device__ inline void show_raised(const tamis_gate_args &a) {
+    const bool own = a.raised->serial == a.counts->serial && is_from(a.raised->from, a.from);
+    for (int64_t i = (int64_t)blockIdx.x * blockDim.x + threadIdx.x; i < a.requests;
+         i += (int64_t)gridDim.x * blockDim.x) {
+        a.usable[i] = own ? a.first[i] : -1;
+    }
+}
+
 } // namespace tamis
 
 /* Begins a step: the next serial, empty counts. */
@@ -100,6 +115,9 @@ extern "C" __global__ void __launch_bounds__(256)
         if (a.gated[1]) {
             a.gated[1][r] = (int32_t)(dense ? end : start);
         }
+    }
+    if (a.usable) {
+        tamis::show_raised(a);
     }
     if (!(rows && blocks) && blockIdx.x == 0 && threadIdx.x == 0) {
         tamis::report(a.status, rows ? TAMIS_CUDA_PLAN_STALE_BLOCKS : TAMIS_CUDA_PLAN_OTHER_ROWS,

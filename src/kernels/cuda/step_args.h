@@ -9,6 +9,8 @@
 
 #include <tamis/tamis.h>
 
+#include "kernels/cuda/raised_k.h"
+
 /* The stamp of the published blocks (spec 6.3). */
 typedef struct tamis_device_stamp {
     uint64_t serial; /* of the step that published */
@@ -60,6 +62,12 @@ typedef struct tamis_gate_args {
     int64_t border;        /* positions that a row of the dense route sees at most */
     int64_t k_size;        /* of the layer's cache */
     int32_t layer, source; /* source: whose blocks a consumer needs; else -1 */
+    /* Decoded K for a consumer: first where it is of this step and from `from`, else -1. */
+    const tamis_raised_stamp *raised;
+    tamis_raised_from from;
+    const int32_t *first;
+    int32_t *usable;  /* [requests], NULL: not for this layer */
+    int64_t requests; /* of the plan */
 } tamis_gate_args;
 
 #endif
