@@ -20,7 +20,7 @@ __device__ inline void raise_group(const tamis_raise_args &a, int64_t i, int32_t
         scale = tamis_ue8m0(s.largest);
         scale = s.nan ? __uint_as_float(TAMIS_NAN_BITS) : s.span > kFastSpan ? -scale : scale;
     }
-    uint4 *to = (uint4 *)(a.to.codes + (at & ~1) * 128);
+    uint4 *to = (uint4 *)(a.to.codes + (at & ~7) * 128) + 2 * (at & 6) + c;
     const bool odd = at & 1;
 #pragma unroll
     for (int step = 0; step < 2; step++) { /* a lane of an even position writes steps 0 and 1 */
@@ -28,7 +28,7 @@ __device__ inline void raise_group(const tamis_raise_args &a, int64_t i, int32_t
         const uint32_t second = odd ? out[2 * step + 1] : out[2 * step + 5];
         const uint32_t low = __shfl_xor_sync(kAll, first, 4);
         const uint32_t high = __shfl_xor_sync(kAll, second, 4);
-        to[4 * (odd ? step + 2 : step) + c] =
+        to[16 * (odd ? step + 2 : step)] =
             odd ? make_uint4(low, out[2 * step + 4], high, out[2 * step + 5])
                 : make_uint4(out[2 * step], low, out[2 * step + 1], high);
     }

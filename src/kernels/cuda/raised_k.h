@@ -4,11 +4,12 @@
  *
  * A position is 128 signed bytes, doubled codes raised by 3 - depth of their group below the
  * largest. Two neighbouring positions are interleaved, so that a lane reads an A fragment of an
- * integer MMA by one load that coalesces: 16 bytes from 64 * j + 16 * c on of the 256 are step j of
- * lane c of four: in turn four bytes of the first and of the second, dims 32 * c + 8 * j on, then
- * four dims on. A position's scale is that of its largest group: NaN where a group's is, negative
- * where the span exceeds 3 (the bytes are then anything). Positions of a request lie one after
- * another, those up to the next multiple of 64 are zeros.
+ * integer MMA by one load, and a warp whole lines: of the 1,024 bytes of eight positions, 16 from
+ * 256 * j + 64 * p + 16 * c on are step j of lane c of four, positions 2 * p and 2 * p + 1: in turn
+ * four bytes of either, dims 32 * c + 8 * j on, then four dims on. A position's scale is that of
+ * its largest group: NaN where a group's is, negative where the span exceeds 3 (the bytes are then
+ * anything). Positions of a request lie one after another, those up to the next multiple of 64 are
+ * zeros.
  *
  * It belongs to a stamp: the step, and the K and page table that it was decoded from. A consumer's
  * gate compares the stamp on the device and otherwise hides what is there, since graphs of layers
