@@ -45,7 +45,7 @@ cmake -S "$root" -B "$build" -G Ninja -DTAMIS_CUDA=on >"$build.log" 2>&1 || {
 rm -f "$build.log"
 started=$(date +%s)
 cmake --build "$build" -j "$jobs" --target gpu_harness gpu_hostile gpu_properties gpu_indexer \
-    gpu_plan_same gpu_plan_guard gpu_pitfalls gpu_runtime tamis_command >"$build/build.txt" 2>&1 || {
+    gpu_plan_same gpu_plan_guard gpu_plan_raised gpu_pitfalls gpu_runtime tamis_command >"$build/build.txt" 2>&1 || {
     tail -n 40 "$build/build.txt"
     exit 1
 }
@@ -116,13 +116,14 @@ sanitize() {
         sanitized="$sanitized, $tool skipped"
         return
     fi
-    routes= # many rows of both routes: the longest by far, so first, and for one tool only
-    [ "$tool" != memcheck ] || routes=routes
-    for name in $routes $stages levels stages pages rows tiles stamps hostile; do
+    routes= # many rows: the longest by far, so first, and for one tool only
+    [ "$tool" != memcheck ] || routes="routes order"
+    for name in $routes $stages levels stages pages rows tiles stamps hostile bytes; do
         case $name in
         levels | stages) echo "gpu_hostile $name" ;;
         pages | rows | routes | tiles) echo "gpu_plan_same $name" ;;
         stamps | hostile) echo "gpu_plan_guard $name" ;;
+        bytes | order) echo "gpu_plan_raised $name" ;;
         *) echo "gpu_harness $name few" ;;
         esac
     done | xargs -P $(((jobs + 1) * 2 / 3)) -I@ sh -c "set -- @; timeout 240 compute-sanitizer --tool $tool --error-exitcode 9 \

@@ -170,6 +170,7 @@ static int64_t lay_out(const tamis_indexer *indexer, const tamis_plan_limits *li
     plan->raised.scales = tamis_plan_take(memory, &at, raised * 4);
     plan->raised.codes = tamis_plan_take(memory, &at, raised * 128);
     plan->raised.codes = raised > 0 ? plan->raised.codes : NULL;
+    plan->raised_capacity = raised;
     return at;
 }
 

@@ -51,7 +51,8 @@ struct tamis_cuda_plan {
     uint32_t *done;    /* [max_rows] 0 between kernels */
     int32_t *blocks, *blocks_count, *placed; /* as in tamis_plan */
     uint8_t *work;                           /* of one tile */
-    tamis_raised_k raised; /* codes NULL: the plan has no room, or the device no kernel, for it */
+    tamis_raised_k raised;   /* codes NULL: the plan has no room, or the device no kernel, for it */
+    int64_t raised_capacity; /* positions */
     tamis_raised_stamp *raised_stamp;
     int32_t *usable, *raised_rows; /* [max_requests] raised.first for a consumer, scratch */
     /* Pinned. */

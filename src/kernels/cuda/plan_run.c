@@ -206,7 +206,7 @@ static tamis_status queue_place(const layer_run *run, tamis_error *error) {
     place.rows = run->layer.rows.count;
     place.requests = run->layer.rows.requests;
     place.most = plan->limits.max_requests;
-    place.capacity = tamis_cuda_raised_capacity(plan->indexer, &plan->limits);
+    place.capacity = plan->raised_capacity;
     return tamis_cuda_launch(plan->cuda, TAMIS_CUDA_raise_place_smxx, (tamis_grid){1, 1, 0},
                              run->stream, parameters, error);
 }

@@ -1,0 +1,489 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * plan_raised.c: K that device plans decode once (raised_k.h): its places and bytes against the
+ * definition, the selections against plans on the CPU, and that K of another step, layer or table
+ * is never read. gpu_plan_raised NAME runs one of: bytes, same, released, order, forged, graphs.
+ */
+#include <math.h>
+
+#include "plan_device.h"
+
+static const shape two_level = {TAMIS_K_MXFP4_PAGE,  64, 32, 128, 48, 40, 8, 1,
+                                TAMIS_NUMERICS_EXACT};
+/* Below, at and above the rows from which K is decoded, and those between that are not. */
+static const request mixed[] = {{1500, 400}, {40, 1}, {900, 200}, {333, 63},
+                                {300, 64},   {0, 0},  {2000, 2},  {129, 129}};
+
+/* ---- K and queries whose scales lie close together, but for some ---- */
+
+static void put_scales(uint8_t *scales, int odd) {
+    const int base = 118 + (int)random_below(6);
+    for (int g = 0; g < 4; g++) {
+        scales[g] = (uint8_t)(base + random_below(4));
+    }
+    if (random_below(odd) == 0) { /* a wide one, a NaN, or the smallest there is */
+        const uint8_t far[] = {255, 0, 60, 200};
+        scales[random_below(4)] = far[random_below(4)];
+    }
+}
+
+static layers *close_layers(shape s, const request *requests, int32_t count) {
+    layers *l = layers_make(s, requests, count);
+    for (int k = 0; k < 2; k++) {
+        const tamis_k_cache *c = &l->keys[k].cache;
+        for (int64_t i = 0; i < c->size * c->page_size; i++) {
+            uint8_t *page = c->codes + i / c->page_size * c->stride;
+            put_scales(page + c->page_size * 64 + i % c->page_size * 4, 90);
+        }
+    }
+    for (int32_t layer = 0; layer < LAYERS; layer++) {
+        tamis_query *q = &l->query[layer];
+        for (int64_t i = 0; layers_selects(layer) && i < l->batch.tokens * s.heads; i++) {
+            uint8_t *row = (uint8_t *)(uintptr_t)q->scales + i / s.heads * q->scales_row_stride;
+            put_scales(row + i % s.heads * q->scales_head_stride, 600);
+        }
+    }
+    return l;
+}
+
+/* ---- a plan and its twin ---- */
+
+typedef struct scene {
+    layers *l;
+    int64_t rows;
+    tamis_indexer *indexer;
+    tamis_plan *cpu;
+    twin t;
+    tamis_cuda_plan *plan;
+    outcome out[LAYERS];
+} scene;
+
+static scene scene_of(layers *l, int64_t padding, int32_t sparse_logits, int64_t max_context) {
+    scene s = {.l = l, .rows = l->batch.tokens + padding};
+    l->batch.padded_rows = s.rows;
+    s.indexer = layers_indexer(l, "auto", sparse_logits);
+    s.cpu = layers_plan(l, s.indexer, 1, s.rows);
+    s.t = twin_make(l);
+    s.plan = twin_plan(&s.t, s.indexer, s.rows, max_context);
+    for (int32_t layer = 0; layer < LAYERS; layer++) {
+        if (layers_selects(layer)) {
+            s.out[layer] = gpu_outcome(l, layer, s.rows);
+        }
+    }
+    return s;
+}
+
+static void scene_end(scene *s) {
+    assert_int_equal(tamis_cuda_plan_status(s->plan), TAMIS_CUDA_PLAN_GOOD);
+    tamis_cuda_plan_destroy(s->plan);
+    tamis_indexer_destroy(s->indexer);
+    gpu_release();
+    release();
+}
+
+/* What every layer selects from a batch of l, by the CPU. */
+static void expect(const scene *s, const layers *l, const tamis_batch *batch, outcome *want) {
+    static const way whole = {1, 0, NULL};
+    tamis_step step = layers_step(s->cpu, batch);
+    for (int32_t layer = 0; layer < LAYERS; layer++) {
+        if (layers_selects(layer)) {
+            want[layer] = outcome_make(l, layer, s->rows);
+            layers_run(s->cpu, &step, l, layer, whole, &want[layer]);
+        }
+    }
+}
+
+static void holds(const scene *s, int32_t layer, const outcome *want, const char *what) {
+    char text[100];
+    outcome got = gpu_pull(s->l, layer, &s->out[layer]);
+    snprintf(text, sizeof text, "%s, layer %d", what, layer);
+    outcome_same(&got, want, text);
+}
+
+static void run(scene *s, const tamis_step *step, int32_t layer) {
+    gpu_poison(s->l, layer, &s->out[layer]);
+    twin_queue(s->plan, step, &s->t, layer, &s->out[layer]);
+    gpu_sync();
+}
+
+static void good(scene *s, const tamis_step *step, int32_t layer, const outcome *want,
+                 const char *what) {
+    run(s, step, layer);
+    holds(s, layer, &want[layer], what);
+}
+
+static void all_good(scene *s, const tamis_step *step, const outcome *want, const char *what) {
+    for (int32_t layer = 0; layer < LAYERS; layer++) {
+        if (layers_selects(layer)) {
+            good(s, step, layer, want, what);
+        }
+    }
+}
+
+/* ---- places and bytes ---- */
+
+/* Dim d of position j of what was decoded: raised_k.h. */
+static int32_t byte_of(const uint8_t *codes, int64_t j, int d) {
+    int step = d % 32 / 8, pair = (int)(j % 8 / 2), half = d % 8 / 4;
+    int64_t at = 256 * step + 64 * pair + 16 * (d / 32) + 8 * half + 4 * (j % 2) + d % 4;
+    return (int8_t)codes[j / 8 * 1024 + at];
+}
+
+/* K of plain row r: its scale, and dim d doubled and raised. */
+static float scale_of(const keys *k, int64_t r, int *most) {
+    const uint8_t *s = k->cache.codes + k->slot[r] / k->cache.page_size * k->cache.stride +
+                       k->cache.page_size * 64 + k->slot[r] % k->cache.page_size * 4;
+    int least = 255;
+    *most = 0;
+    for (int g = 0; g < 4; g++) {
+        *most = s[g] > *most ? s[g] : *most;
+        least = s[g] < least ? s[g] : least;
+    }
+    float scale = ldexpf(1.0f, *most - 127);
+    return *most == 255 ? NAN : *most - least > 3 ? -scale : scale;
+}
+
+static int32_t raised_dim(const keys *k, int64_t r, int d, int most) {
+    static const int doubled[] = {0, 1, 2, 3, 4, 6, 8, 12};
+    const uint8_t *page = k->cache.codes + k->slot[r] / k->cache.page_size * k->cache.stride;
+    int64_t at = k->slot[r] % k->cache.page_size;
+    int code = page[at * 64 + d / 2] >> (d % 2 * 4) & 15;
+    int value = doubled[code & 7] << (3 - (most - page[k->cache.page_size * 64 + at * 4 + d / 32]));
+    return code & 8 ? -value : value;
+}
+
+static void check_request(const keys *k, int64_t i, int64_t length, const uint8_t *codes,
+                          const float *scales) {
+    for (int64_t j = 0; j < (length + 63) / 64 * 64; j++) {
+        int most = 0;
+        float scale = j < length ? scale_of(k, k->start[i] + j, &most) : 0.0f;
+        if (isnan(scale) != isnan(scales[j]) || (!isnan(scale) && scale != scales[j])) {
+            fail_msg("request %d, position %d: scale %g, not %g", (int)i, (int)j, scales[j], scale);
+        }
+        for (int d = 0; d < 128 && scale >= 0; d++) {
+            int32_t want = j < length ? raised_dim(k, k->start[i] + j, d, most) : 0;
+            if (byte_of(codes, j, d) != want) {
+                fail_msg("request %d, position %d of %d, dim %d: %d, not %d", (int)i, (int)j,
+                         (int)length, d, byte_of(codes, j, d), want);
+            }
+        }
+    }
+}
+
+/* After a layer of this ratio: every request has its place, and there its K. Returns how many. */
+static int check_decoded(const scene *s, int32_t ratio) {
+    enum { ROOM = MAX_TEST_REQUESTS };
+    int64_t capacity = s->plan->raised_capacity, next = 0;
+    int32_t first[ROOM], length[ROOM], there = 0;
+    uint8_t *codes = fresh(capacity * 128);
+    float *scales = fresh(capacity * 4);
+    gpu_read(first, s->plan->raised.first, sizeof first);
+    gpu_read(length, s->plan->raised.length, sizeof length);
+    gpu_read(codes, s->plan->raised.codes, capacity * 128);
+    gpu_read(scales, s->plan->raised.scales, capacity * 4);
+    for (int32_t i = 0; i < ROOM; i++) {
+        int64_t positions = i < s->l->batch.requests ? s->l->context[i] / ratio : 0;
+        int64_t rows = i < s->l->batch.requests ? layers_fresh(s->l, i) : 0;
+        int64_t blind = ratio - 1 - (s->l->context[i] - rows); /* rows that see nothing yet */
+        int64_t padded = (positions + 63) / 64 * 64;
+        int many = rows - (blind > 0 ? blind : 0) >= TAMIS_RAISED_ROWS && padded <= capacity;
+        int64_t place = many && next + padded <= capacity ? next : -1;
+        assert_int_equal(first[i], place);
+        next += many ? padded : 0;
+        if (place >= 0) {
+            there++;
+            assert_int_equal(length[i], positions);
+            check_request(&s->l->keys[ratio - 1], i, positions, codes + place * 128,
+                          scales + place);
+        }
+    }
+    return there;
+}
+
+static int decodes(const scene *s) {
+    if (s->plan->raised.codes == NULL) {
+        printf("no kernel of this device reads decoded K\n");
+    }
+    return s->plan->raised.codes != NULL;
+}
+
+/* Room for all, for some, for the first alone, and for all but the first. */
+static void bytes(void **state) {
+    static const request long_first[] = {{70000, 70}, {600, 64}, {64, 64}};
+    (void)state;
+    for (int32_t ratio = 1; ratio <= 2; ratio++) {
+        shape sizes = two_level;
+        sizes.source_ratio = ratio;
+        seed(200 + (uint64_t)ratio);
+        scene s = scene_of(close_layers(sizes, mixed, COUNT(mixed)), 5, TAMIS_SPARSE_ON, 4096);
+        if (decodes(&s)) {
+            tamis_step step = twin_step(s.plan, &s.t);
+            run(&s, &step, LAYER_SOURCE);
+            assert_int_equal(check_decoded(&s, ratio), 4);
+            run(&s, &step, LAYER_FULL);
+            assert_int_equal(check_decoded(&s, 3 - ratio), 4);
+        }
+        scene_end(&s);
+        seed(210 + (uint64_t)ratio);
+        s = scene_of(close_layers(sizes, mixed, COUNT(mixed)), 0, TAMIS_SPARSE_ON, 0);
+        if (decodes(&s)) { /* 2,048 positions */
+            tamis_step step = twin_step(s.plan, &s.t);
+            run(&s, &step, LAYER_SOURCE);
+            assert_int_equal(check_decoded(&s, ratio), ratio == 1 ? 1 : 4);
+        }
+        scene_end(&s);
+    }
+    seed(220);
+    scene s = scene_of(close_layers(two_level, long_first, 3), 0, TAMIS_SPARSE_ON, 0);
+    if (decodes(&s)) {
+        tamis_step step = twin_step(s.plan, &s.t);
+        run(&s, &step, LAYER_SOURCE);
+        assert_int_equal(check_decoded(&s, 1), 1);
+        s.plan->raised_capacity = 704;
+        run(&s, &step, LAYER_FULL);
+        assert_int_equal(check_decoded(&s, 2), 1);
+        s.plan->raised_capacity = 256; /* 320 of 600 / 2 */
+        run(&s, &step, LAYER_FULL);
+        assert_int_equal(check_decoded(&s, 2), 0);
+    }
+    scene_end(&s);
+}
+
+/* ---- selections ---- */
+
+static void compare(shape sizes, const request *requests, int32_t count, int32_t mode,
+                    int64_t max_context, const char *what) {
+    outcome want[LAYERS];
+    scene s = scene_of(close_layers(sizes, requests, count), 3, mode, max_context);
+    expect(&s, s.l, &s.l->batch, want);
+    for (int turn = 0; turn < 2; turn++) {
+        tamis_step step = twin_step(s.plan, &s.t);
+        all_good(&s, &step, want, what);
+    }
+    scene_end(&s);
+}
+
+static void same(void **state) {
+    shape s = two_level;
+    (void)state;
+    for (int i = 0; i < 12; i++) {
+        s.source_ratio = 1 + i % 2;
+        s.page_size = i % 3 ? 64 : 16;
+        s.numerics = i == 5 ? TAMIS_NUMERICS_BF16 : TAMIS_NUMERICS_EXACT;
+        s.block = i == 7 ? 16 : 8;
+        seed(230 + (uint64_t)i);
+        compare(s, mixed, COUNT(mixed), i % 4 == 3 ? i / 4 % 3 : TAMIS_SPARSE_ON, i % 2 ? 4096 : 0,
+                "mixed requests");
+    }
+    static const request few[] = {{700, 64}, {650, 5}}, many[] = {{90, 1}, {5000, 640}};
+    seed(250);
+    compare(s, few, COUNT(few), TAMIS_SPARSE_ON, 0, "few rows");
+    compare(s, many, COUNT(many), TAMIS_SPARSE_ON, 0, "one request");
+    s.topk_blocks = 0;
+    s.block = 0;
+    compare(s, many, COUNT(many), TAMIS_SPARSE_ON, 0, "one level");
+}
+
+static void released(void **state) {
+    static const request some[] = {{17500, 530}, {16400, 70}, {16500, 3}};
+    shape s = {TAMIS_K_MXFP4_PAGE, 64, 32, 128, 512, 2048, 8, 1, TAMIS_NUMERICS_EXACT};
+    (void)state;
+    seed(260);
+    compare(s, some, COUNT(some), TAMIS_SPARSE_ON, 40000, "released sizes");
+}
+
+/* ---- whose K it is ---- */
+
+/* Other layers between a source and its consumers, each decoding K of its own over the source's. */
+static void order(void **state) {
+    (void)state;
+    for (int32_t ratio = 1; ratio <= 2; ratio++) {
+        outcome want[LAYERS];
+        shape sizes = two_level;
+        sizes.source_ratio = ratio;
+        seed(270 + (uint64_t)ratio);
+        scene s = scene_of(close_layers(sizes, mixed, COUNT(mixed)), 2, TAMIS_SPARSE_ON, 4096);
+        expect(&s, s.l, &s.l->batch, want);
+        tamis_step step = twin_step(s.plan, &s.t);
+        good(&s, &step, LAYER_SOURCE, want, "source");
+        good(&s, &step, LAYER_CONSUMER, want, "after the source");
+        good(&s, &step, LAYER_FULL, want, "full layer");
+        good(&s, &step, LAYER_CONSUMER, want, "after a full layer");
+        good(&s, &step, LAYER_CONSUMER + 1, want, "after a full layer");
+        step = twin_step(s.plan, &s.t);
+        good(&s, &step, LAYER_FULL, want, "full layer");
+        good(&s, &step, LAYER_SOURCE, want, "source");
+        good(&s, &step, LAYER_CONSUMER + 2, want, "after both");
+        scene_end(&s);
+    }
+}
+
+/* A consumer with this stamp over decoded bytes that are wrong: whether it read them. */
+static int reads(scene *s, const tamis_step *step, const tamis_raised_stamp *stamp,
+                 const outcome *want) {
+    int64_t size = s->plan->raised_capacity * 128;
+    tamis_raised_stamp kept;
+    uint8_t *codes = fresh(size), *wrong = fresh(size);
+    gpu_read(&kept, s->plan->raised_stamp, sizeof kept);
+    gpu_read(codes, s->plan->raised.codes, size);
+    random_bytes(wrong, size);
+    gpu_write(s->plan->raised.codes, wrong, size);
+    gpu_write(s->plan->raised_stamp, stamp, sizeof *stamp);
+    run(s, step, LAYER_CONSUMER);
+    gpu_write(s->plan->raised_stamp, &kept, sizeof kept);
+    gpu_write(s->plan->raised.codes, codes, size);
+    outcome got = gpu_pull(s->l, LAYER_CONSUMER, &s->out[LAYER_CONSUMER]);
+    const outcome *w = &want[LAYER_CONSUMER];
+    return memcmp(got.selection.positions, w->selection.positions,
+                  (size_t)(s->rows * w->selection.positions_stride * 4)) != 0;
+}
+
+static void forged(void **state) {
+    outcome want[LAYERS];
+    (void)state;
+    seed(280);
+    scene s = scene_of(close_layers(two_level, mixed, COUNT(mixed)), 2, TAMIS_SPARSE_ON, 4096);
+    if (decodes(&s)) {
+        expect(&s, s.l, &s.l->batch, want);
+        tamis_step step = twin_step(s.plan, &s.t);
+        tamis_raised_stamp stamp, other;
+        run(&s, &step, LAYER_SOURCE);
+        gpu_read(&stamp, s.plan->raised_stamp, sizeof stamp);
+#define FORGED(change)                                                                             \
+    other = stamp;                                                                                 \
+    change;                                                                                        \
+    assert_false(reads(&s, &step, &other, want))
+        assert_true(reads(&s, &step, &stamp, want)); /* else nothing here is shown */
+        FORGED(other.serial--);
+        FORGED(other.serial = 0);
+        FORGED(other.from.codes += 64);
+        FORGED(other.from.page_table++);
+        FORGED(other.from.page_table_stride++);
+        FORGED(other.from.requests++);
+        FORGED(other.from.limit--);
+        FORGED(other.from.owner--);
+#undef FORGED
+        good(&s, &step, LAYER_CONSUMER, want, "with its own stamp again");
+    }
+    scene_end(&s);
+}
+
+/* ---- graphs ---- */
+
+static void *capture(scene *s, const tamis_step *step, int32_t layer) {
+    enum { GLOBAL = 0 };
+    void *graph = NULL, *exec = NULL;
+    gpu_call(device.capture_begin(device.stream, GLOBAL), "begin capture");
+    if (step) {
+        twin_queue(s->plan, step, &s->t, layer, &s->out[layer]);
+    } else {
+        twin_step(s->plan, &s->t);
+    }
+    gpu_call(device.capture_end(device.stream, &graph), "end capture");
+    gpu_call(device.instantiate(&exec, graph, 0), "instantiate");
+    device.graph_destroy(graph);
+    return exec;
+}
+
+/* Each layer and the step graphs of their own. */
+typedef struct graphs {
+    void *step, *layer[LAYERS];
+} graphs;
+
+static void replay(scene *s, void *exec, int32_t layer) {
+    if (layer >= 0) {
+        gpu_poison(s->l, layer, &s->out[layer]);
+    }
+    gpu_call(device.graph_launch(exec, device.stream), "graph launch");
+    gpu_sync();
+}
+
+static void replay_as(scene *s, const graphs *g, const layers *l, const tamis_batch *batch,
+                      const char *what) {
+    static const int32_t order_of[] = {LAYER_SOURCE, LAYER_CONSUMER, LAYER_FULL, LAYER_CONSUMER + 1,
+                                       LAYER_CONSUMER};
+    outcome want[LAYERS];
+    expect(s, l, batch, want);
+    replay(s, g->step, -1);
+    for (int i = 0; i < COUNT(order_of); i++) {
+        replay(s, g->layer[order_of[i]], order_of[i]);
+        holds(s, order_of[i], &want[order_of[i]], what);
+    }
+}
+
+/* Writes lengths to the device alone; the batch that says the same to the CPU. */
+static tamis_batch with_lengths(scene *s, const int64_t *context, const int32_t *query_start) {
+    tamis_batch batch = s->l->batch;
+    gpu_write((void *)(uintptr_t)s->t.batch.context, context, batch.requests * 8);
+    gpu_write((void *)(uintptr_t)s->t.batch.query_start, query_start, (batch.requests + 1) * 4);
+    batch.context = context;
+    batch.query_start = query_start;
+    batch.tokens = query_start[batch.requests];
+    return batch;
+}
+
+/* Captured at lengths of nothing, replayed at others, over other K and tables, and again. */
+static void graphs_of(int32_t ratio) {
+    static const request some[] = {{1400, 500}, {800, 90}, {500, 3}};
+    static const int64_t zero[3] = {0}, shorter[] = {700, 800, 130};
+    static const int32_t no_rows[4] = {0}, other_rows[] = {0, 63, 193, 323},
+                         few[] = {0, 40, 80, 120};
+    shape sizes = two_level;
+    sizes.source_ratio = ratio;
+    seed(290 + (uint64_t)ratio);
+    layers *first = close_layers(sizes, some, COUNT(some));
+    layers *second = close_layers(sizes, some, COUNT(some)); /* the same sizes, other bits */
+    second->batch.padded_rows = second->batch.tokens + 3;
+    scene s = scene_of(first, 3, TAMIS_SPARSE_ON, 2048);
+    with_lengths(&s, zero, no_rows);
+    graphs g = {capture(&s, NULL, -1), {NULL}};
+    tamis_step step = twin_step(s.plan, &s.t);
+    for (int32_t layer = 0; layer < LAYERS; layer++) {
+        g.layer[layer] = layers_selects(layer) ? capture(&s, &step, layer) : NULL;
+    }
+    tamis_batch batch = with_lengths(&s, first->context, first->query_start);
+    replay_as(&s, &g, first, &batch, "whole");
+    batch = with_lengths(&s, shorter, other_rows);
+    replay_as(&s, &g, first, &batch, "other lengths");
+    batch = with_lengths(&s, shorter, few);
+    replay_as(&s, &g, first, &batch, "few rows each");
+    twin_fill(&s.t, second);
+    replay_as(&s, &g, second, &second->batch, "other contents");
+    batch = with_lengths(&s, zero, no_rows);
+    replay_as(&s, &g, second, &batch, "nothing");
+    twin_fill(&s.t, first);
+    replay_as(&s, &g, first, &first->batch, "the first contents again");
+    device.exec_destroy(g.step);
+    for (int32_t layer = 0; layer < LAYERS; layer++) {
+        if (g.layer[layer]) {
+            device.exec_destroy(g.layer[layer]);
+        }
+    }
+    scene_end(&s);
+}
+
+static void graphs_replayed(void **state) {
+    (void)state;
+    graphs_of(1);
+    graphs_of(2);
+}
+
+static const struct CMUnitTest list[] = {
+    cmocka_unit_test(bytes),    cmocka_unit_test(same),
+    cmocka_unit_test(released), cmocka_unit_test(order),
+    cmocka_unit_test(forged),   {"graphs", graphs_replayed, NULL, NULL, NULL},
+};
+
+int main(int argc, char **argv) {
+    for (int i = 0; argc == 2 && i < COUNT(list); i++) {
+        if (strcmp(list[i].name, argv[1]) == 0) {
+            const struct CMUnitTest one[] = {list[i]};
+            gpu_open();
+            int failed = cmocka_run_group_tests(one, NULL, NULL);
+            gpu_close();
+            return failed;
+        }
+    }
+    fprintf(stderr, "usage: gpu_plan_raised NAME\n");
+    return 2;
+}
