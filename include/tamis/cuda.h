@@ -208,7 +208,8 @@ TAMIS_API tamis_status tamis_cuda_step_make(tamis_cuda_plan *plan, const tamis_b
 /*
  * Queue one layer of the plan's last step; pointers in args are the device's. As tamis_source_run
  * and tamis_consumer_run: the same checks as far as no array is read, the same outputs. On an
- * argument's error nothing was queued.
+ * argument's error nothing was queued. K that the step's rows see must not change between a source
+ * and its consumers: they may read it as the source decoded it.
  */
 TAMIS_API tamis_status tamis_cuda_source_run(tamis_cuda_plan *plan, const tamis_step *step,
                                              const tamis_layer_args *args, void *stream,

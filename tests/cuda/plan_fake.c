@@ -63,6 +63,60 @@ static void creation(void **state) {
     tamis_indexer_destroy(indexer);
 }
 
+/* Every kind of tile, with decoded K beside it, inside 256 MiB. */
+static void check_tiles(const tamis_indexer *indexer, const tamis_plan_limits *limits) {
+    const tamis_tiling tilings[] = {
+        tamis_cuda_source_tiling(indexer, limits), tamis_cuda_sparse_tiling(indexer, limits),
+        tamis_cuda_group_tiling(indexer, limits), tamis_cuda_dense_tiling(indexer, limits)};
+    int64_t raised = tamis_cuda_raised_capacity(indexer, limits) * 132;
+    for (int i = 0; i < COUNT(tilings); i++) {
+        int64_t bytes = tamis_cuda_tile_at(&tilings[i], TAMIS_TILE_PARTS);
+        assert_true(tilings[i].rows >= 1 && bytes + raised <= 256 << 20);
+        assert_true(tilings[i].rows % 8 == 0 || tilings[i].rows == tamis_plan_max_rows(limits));
+    }
+}
+
+/* Positions that a plan can decode. */
+static int64_t capacity(shape like, int64_t rows, int64_t max_context) {
+    layers *l = layers_make(like, some, COUNT(some));
+    tamis_indexer *indexer = layers_indexer(l, "auto", TAMIS_SPARSE_ON);
+    tamis_plan_limits limits = twin_limits(l, rows);
+    limits.max_context = max_context;
+    int64_t positions = tamis_cuda_raised_capacity(indexer, &limits);
+    tamis_indexer_destroy(indexer);
+    return positions;
+}
+
+static void decoded(void **state) {
+    const shape fast = {TAMIS_K_MXFP4_PAGE, 64, 32, 128, 16, 8, 8, 1, TAMIS_NUMERICS_EXACT};
+    shape s = fast;
+    (void)state;
+    assert_int_equal(capacity(fast, 64, 1000), 1024);
+    assert_int_equal(capacity(fast, 64, 1024), 1024);
+    assert_int_equal(capacity(fast, 64, 1 << 20), 1 << 20);
+    assert_int_equal(capacity(fast, 64, 1 << 22), 1 << 20);
+    assert_int_equal(capacity(fast, 64, 1 << 25), 0);
+    assert_int_equal(capacity(fast, 63, 1000), 0);
+#define WITHOUT(change)                                                                            \
+    s = fast;                                                                                      \
+    change;                                                                                        \
+    assert_int_equal(capacity(s, 64, 1000), 0)
+    WITHOUT(s.heads = 64);
+    WITHOUT(s.dim = 64);
+    WITHOUT(s.page_size = 48);
+    WITHOUT(s.layout = TAMIS_K_MXFP4_ROW; s.page_size = 0);
+    WITHOUT(s.layout = TAMIS_K_MXFP4_SPLIT; s.page_size = 0);
+#undef WITHOUT
+    /* Scratch of a tile that keeps no scores: a word a row, three words a pair of rows and block.
+     */
+    for (int64_t rows = 512; rows < 1100; rows += 7) {
+        for (int64_t width = 1; width <= 2048; width += 89) {
+            assert_true(rows * tamis_cuda_group_words(width) >=
+                        (rows + 3) / 4 * 4 + (rows + 1) / 2 * 3 * width);
+        }
+    }
+}
+
 /* A source of 16,384 rows at a million positions: its scores would be 64 GiB. */
 static void workspace(void **state) {
     (void)state;
@@ -75,7 +129,9 @@ static void workspace(void **state) {
         /* token, request, ks, ke, gated, done, counts: 10 words a row; blocks, placed: 2 lists. */
         int64_t arrays = (int64_t)16384 * (10 * 4 + 2 * 2048 * 4) + 4096;
         int64_t bytes = tamis_cuda_plan_bytes(indexer, &limits, NULL);
-        assert_true(bytes > arrays && bytes <= arrays + (256 << 20));
+        assert_true(bytes > arrays + tamis_cuda_raised_capacity(indexer, &limits) * 132);
+        assert_true(bytes <= arrays + (256 << 20));
+        check_tiles(indexer, &limits);
         tamis_indexer_destroy(indexer);
     }
 }
@@ -240,6 +296,27 @@ static void routes(void **state) {
     assert_int_equal(launched(l, TAMIS_SPARSE_ON, 1, 1, 300, LAYER_SOURCE), 5);
 }
 
+/* Hopper's kernels read K that a layer places and decodes, where a request can have rows for it. */
+static void raises(void **state) {
+    static const request many[] = {{203, 64}}, few[] = {{203, 63}},
+                         spread[] = {{203, 60}, {40, 1}, {90, 1}};
+    static const shape fast = {TAMIS_K_MXFP4_PAGE, 64, 32, 128, 16, 8, 8, 1, TAMIS_NUMERICS_EXACT};
+    tamis_cu_handle *kernels = cuda->kernels;
+    (void)state;
+    seed(5);
+    layers *l = layers_make(fast, many, COUNT(many));
+    int source = launched(l, TAMIS_SPARSE_ON, 1, 1, 300, LAYER_SOURCE);
+    int consumer = launched(l, TAMIS_SPARSE_ON, 1, 1, 300, LAYER_CONSUMER);
+    kernels[TAMIS_CUDA_mqa_maxima_fast_sm90] = kernels[TAMIS_CUDA_mqa_logits_fast_sm90] = far;
+    assert_int_equal(launched(l, TAMIS_SPARSE_ON, 1, 1, 300, LAYER_SOURCE), source + 2);
+    assert_int_equal(launched(l, TAMIS_SPARSE_ON, 1, 1, 300, LAYER_CONSUMER), consumer);
+    l = layers_make(fast, few, COUNT(few));
+    assert_int_equal(launched(l, TAMIS_SPARSE_ON, 1, 1, 300, LAYER_SOURCE), source);
+    l = layers_make(fast, spread, COUNT(spread));
+    assert_int_equal(launched(l, TAMIS_SPARSE_ON, 1, 1, 300, LAYER_SOURCE), source);
+    kernels[TAMIS_CUDA_mqa_maxima_fast_sm90] = kernels[TAMIS_CUDA_mqa_logits_fast_sm90] = NULL;
+}
+
 static int after(void **state) {
     (void)state;
     release();
@@ -249,7 +326,8 @@ static int after(void **state) {
 int main(void) {
     static const struct CMUnitTest list[] = {
         cmocka_unit_test_teardown(creation, after), cmocka_unit_test_teardown(workspace, after),
-        cmocka_unit_test_teardown(steps, after), cmocka_unit_test_teardown(runs, after),
+        cmocka_unit_test_teardown(steps, after),    cmocka_unit_test_teardown(runs, after),
+        cmocka_unit_test_teardown(decoded, after),  cmocka_unit_test_teardown(raises, after),
         cmocka_unit_test_teardown(routes, after)};
     tamis_error e = {0};
     void *library = dlopen("libcuda.so.1", RTLD_NOW);

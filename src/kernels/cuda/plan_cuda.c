@@ -16,6 +16,7 @@
 
 enum {
     STEP_THREADS = 256,
+    GROUP_ROWS = 8192, /* of a tile that keeps no scores: more would not fill the device better */
     LONGEST_BESIDE_RAISED = 1 << 24 /* the scores of one row then fit beside decoded K */
 };
 
@@ -113,7 +114,9 @@ tamis_tiling tamis_cuda_sparse_tiling(const tamis_indexer *indexer,
 tamis_tiling tamis_cuda_group_tiling(const tamis_indexer *indexer,
                                      const tamis_plan_limits *limits) {
     int64_t width = tamis_model_topk_blocks(&indexer->model);
-    return scores_tiling(tamis_cuda_group_words(width), indexer, limits);
+    tamis_tiling t = scores_tiling(tamis_cuda_group_words(width), indexer, limits);
+    t.rows = t.rows < GROUP_ROWS ? t.rows : GROUP_ROWS;
+    return t;
 }
 
 tamis_tiling tamis_cuda_dense_tiling(const tamis_indexer *indexer,
