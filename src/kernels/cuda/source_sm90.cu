@@ -13,54 +13,59 @@ namespace tamis {
 
 constexpr int kGroups = 2; /* warpgroups */
 
-/* K-major lines of 128 bytes in the 128-byte swizzle, eight every 1,024 bytes; from step j's 32
- * bytes on. `at`: address / 16, below 2^14. */
-__device__ inline uint64_t matrix_of(uint32_t at, int j) {
-    uint64_t matrix;
-    asm("mov.b64 %0,{%1,%2};" : "=l"(matrix) : "r"((at | 1u << 16) + 2 * j), "r"(64 | 1 << 30));
-    return matrix;
-}
-
 #define TAMIS_R4(d, i)  "+r"(d[i]), "+r"(d[i + 1]), "+r"(d[i + 2]), "+r"(d[i + 3])
 #define TAMIS_R16(d, i) TAMIS_R4(d, i), TAMIS_R4(d, i + 4), TAMIS_R4(d, i + 8), TAMIS_R4(d, i + 12)
-#define TAMIS_R64(d, i)                                                                            \
-    TAMIS_R16(d, i), TAMIS_R16(d, i + 16), TAMIS_R16(d, i + 32), TAMIS_R16(d, i + 48)
-#define TAMIS_R128(d) TAMIS_R64(d, 0), TAMIS_R64(d, 64)
+#define TAMIS_R64(d)    TAMIS_R16(d, 0), TAMIS_R16(d, 16), TAMIS_R16(d, 32), TAMIS_R16(d, 48)
 
-/* d (+)= a times 32 bytes of each of 256 heads. */
+/* Where a CTA's shared memory begins. As a constant it makes matrix descriptors that take no
+ * instruction; where it is elsewhere, no row is fast. */
+constexpr uint32_t kCodesAt = 1024;
+
+/* d (+)= a times 32 bytes of each of 128 heads: K-major lines of 128 bytes in the 128-byte swizzle,
+ * eight every 1,024 bytes, from q (address / 16, below 2^14) on. */
 template <int kAdd>
-__device__ inline void multiply_async(uint32_t (&d)[128], const uint32_t (&a)[4], uint64_t b) {
-    asm volatile("wgmma.mma_async.sync.aligned.m64n256k32.s32.s8.s8 {"
+__device__ inline void multiply_async(uint32_t (&d)[64], const uint32_t (&a)[4], uint64_t b) {
+    asm volatile("wgmma.mma_async.sync.aligned.m64n128k32.s32.s8.s8 {"
                  "%0,%1,%2,%3,%4,%5,%6,%7,%8,%9,%10,%11,%12,%13,%14,%15,"
                  "%16,%17,%18,%19,%20,%21,%22,%23,%24,%25,%26,%27,%28,%29,%30,%31,"
                  "%32,%33,%34,%35,%36,%37,%38,%39,%40,%41,%42,%43,%44,%45,%46,%47,"
-                 "%48,%49,%50,%51,%52,%53,%54,%55,%56,%57,%58,%59,%60,%61,%62,%63,"
-                 "%64,%65,%66,%67,%68,%69,%70,%71,%72,%73,%74,%75,%76,%77,%78,%79,"
-                 "%80,%81,%82,%83,%84,%85,%86,%87,%88,%89,%90,%91,%92,%93,%94,%95,"
-                 "%96,%97,%98,%99,%100,%101,%102,%103,%104,%105,%106,%107,%108,%109,%110,%111,"
-                 "%112,%113,%114,%115,%116,%117,%118,%119,%120,%121,%122,%123,%124,%125,%126,%127},"
-                 "{%128,%129,%130,%131},%132,%133;"
-                 : TAMIS_R128(d)
+                 "%48,%49,%50,%51,%52,%53,%54,%55,%56,%57,%58,%59,%60,%61,%62,%63},"
+                 "{%64,%65,%66,%67},%68,%69;"
+                 : TAMIS_R64(d)
                  : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "n"(kAdd));
 }
 
-__device__ inline void multiply_begin() {
-    asm volatile("wgmma.fence.sync.aligned;" ::: "memory");
+/* Of step j of half i of the heads. */
+__device__ inline constexpr uint64_t matrix_of(int i, int j) {
+    return (uint64_t)0x40000040 << 32 | 1u << 16 | ((kCodesAt + i * 128 * 128) / 16 + 2 * j);
 }
 
-__device__ inline void multiply_end() {
+/* The product of 64 positions and half kHalf of the heads: rows 2 c + kHalf. */
+template <int kHalf> __device__ inline void multiply(uint32_t (&d)[64], const uint32_t (&a)[4][4]) {
+    asm volatile("wgmma.fence.sync.aligned;" ::: "memory");
+    multiply_async<0>(d, a[0], matrix_of(kHalf, 0));
+    multiply_async<1>(d, a[1], matrix_of(kHalf, 1));
+    multiply_async<1>(d, a[2], matrix_of(kHalf, 2));
+    multiply_async<1>(d, a[3], matrix_of(kHalf, 3));
     asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory");
 }
 
-__device__ inline void multiply_wait(uint32_t (&d)[128]) {
-    asm volatile("wgmma.wait_group.sync.aligned 0;" : TAMIS_R128(d)::"memory");
+/* Until d is there: kLeft products have begun since. */
+template <int kLeft> __device__ inline void multiply_wait(uint32_t (&d)[64]) {
+    asm volatile("wgmma.wait_group.sync.aligned %64;" : TAMIS_R64(d) : "n"(kLeft) : "memory");
 }
 
-/* What a lane reads of a tile: chunk c of positions r and 8 + r of its warp's sixteen, and their
- * scales. */
+/* What a lane 4 r + c reads of a tile: chunk c of positions 2 r and 2 r + 1 of its warp's sixteen,
+ * and their scales. */
 struct RawTile {
     uint4 x, y;
     uint32_t word_x, word_y;
+};
+
+/* A tile's A fragments, and the scales of the lane's two positions. */
+struct Fragments {
+    uint32_t a[4][4];
+    float scale[2];
 };
 
 /* 8 >> depth, 0 for any depth above 3. */
@@ -83,162 +88,293 @@ __device__ inline OwnScales own_scales(uint32_t word) {
     return s;
 }
 
-template <bool kLogits> struct HopperRun {
-    const tamis_mqa_logits_args &a;
-    SourceShared &s;
+/* The lane's first position; the next one is its second. */
+__device__ inline int32_t position_of_lane(int32_t tile) {
+    return tile * kSourceTile + (int)(threadIdx.x % 128 / 4) * 2;
+}
 
-    /* s.codes is read by the asynchronous proxy. */
-    __device__ void publish() const {
-        asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
-    }
+/* Tiles of a run, K from its pages. next() decodes a tile and asks for the one two turns on. */
+struct PagedTiles {
+    Pages k;
+    RawTile raw;
+    uint32_t depths;
 
-    /* The lane's first position; 8 on is its second. */
-    __device__ static int32_t position_at(int32_t tile) {
-        const int lane = threadIdx.x & 31;
-        return tile * kSourceTile + (int)(threadIdx.x / 32 % 4) * 16 + lane / 4;
-    }
-
-    __device__ static RawTile load(const Pages &k, int32_t tile) {
+    __device__ void ask(int32_t tile) {
         const int c = threadIdx.x & 3;
-        const int32_t j = position_at(tile);
-        const uint32_t page_x = page_at(k, j), page_y = page_at(k, j + 8);
-        RawTile raw;
+        const int32_t j = position_of_lane(tile);
+        const uint32_t page_x = page_at(k, j), page_y = page_at(k, j + 1);
         raw.x = codes_at(k, page_x, j, c);
-        raw.y = codes_at(k, page_y, j + 8, c);
+        raw.y = codes_at(k, page_y, j + 1, c);
         raw.word_x = scales_at(k, page_x, j);
-        raw.word_y = scales_at(k, page_y, j + 8);
-        return raw;
+        raw.word_y = scales_at(k, page_y, j + 1);
     }
 
-    __device__ static void decode(const RawTile &raw, uint32_t depth_x, uint32_t depth_y,
-                                  uint32_t (&to)[4][4]) {
+    __device__ void begin(int32_t tile) {
+        depths = 0;
+        ask(tile);
+    }
+
+    __device__ void next(Fragments &to, int32_t tile) {
         const uint32_t own = 0x4440u | threadIdx.x & 3;
+        const OwnScales own_x = own_scales(raw.word_x), own_y = own_scales(raw.word_y);
         uint32_t x[8], y[8];
-        decode_chunk(raw.x, raise_of(prmt(depth_x, 0, own)), x);
-        decode_chunk(raw.y, raise_of(prmt(depth_y, 0, own)), y);
+        depths |= own_x.depth | own_y.depth;
+        decode_chunk(raw.x, raise_of(prmt(own_x.depth, 0, own)), x);
+        decode_chunk(raw.y, raise_of(prmt(own_y.depth, 0, own)), y);
 #pragma unroll
         for (int j = 0; j < 4; j++) {
-            to[j][0] = x[2 * j];
-            to[j][1] = y[2 * j];
-            to[j][2] = x[2 * j + 1];
-            to[j][3] = y[2 * j + 1];
+            to.a[j][0] = x[2 * j];
+            to.a[j][1] = y[2 * j];
+            to.a[j][2] = x[2 * j + 1];
+            to.a[j][3] = y[2 * j + 1];
         }
+        to.scale[0] = tamis_ue8m0(own_x.largest);
+        to.scale[1] = tamis_ue8m0(own_y.largest);
+        ask(tile + kGroups);
     }
 
-    /* score[2 i + b]: of row 2 c + i at the lane's position b. */
-    __device__ void store(const Run &run, int32_t tile, int32_t shortest, float (&score)[4],
-                          float *maxima) const {
-        const int lane = threadIdx.x & 31, c = lane & 3;
-        if (a.numerics == TAMIS_NUMERICS_BF16) {
-#pragma unroll
-            for (int i = 0; i < 4; i++) {
-                score[i] = tamis_round_bf16(score[i]);
-            }
-        }
-        if (kLogits) {
-#pragma unroll
-            for (int i = 0; i < 4; i++) {
-                const int place = 2 * c + i / 2;
-                const int32_t j = position_at(tile) + 8 * (i % 2);
-                if (j < s.length[place]) {
-                    store_logit(a, run.row + place, j, score[i]);
-                }
-            }
-            if (!a.block_max) {
-                return;
-            }
-        }
-        if ((tile + 1) * kSourceTile > shortest) {
-#pragma unroll
-            for (int i = 0; i < 4; i++) {
-                const int32_t j = position_at(tile) + 8 * (i % 2);
-                score[i] = j < s.length[2 * c + i / 2] ? score[i] : __uint_as_float(TAMIS_NAN_BITS);
-            }
-        }
-        /* Bits 0 and 1 of r choose which of four the lane ends with: row 2 c + bit 0, block bit 1.
-         */
-        const bool odd = lane & 4, upper = lane & 8;
-        float x =
-            fmaxf(odd ? score[2] : score[0], __shfl_xor_sync(kAll, odd ? score[0] : score[2], 4));
-        float y =
-            fmaxf(odd ? score[3] : score[1], __shfl_xor_sync(kAll, odd ? score[1] : score[3], 4));
-        float best = fmaxf(upper ? y : x, __shfl_xor_sync(kAll, upper ? x : y, 8));
-        best = fmaxf(best, __shfl_xor_sync(kAll, best, 16));
-        const int32_t block = tile * kSourceTile + (int)(threadIdx.x / 32 % 4) * 16 + (lane & 8);
-        if (a.block_size == 16) {
-            best = fmaxf(best, __shfl_xor_sync(kAll, best, 8));
-            if (lane < 8 && block < s.length[2 * c + lane / 4 % 2]) {
-                maxima[block / 16] = stored_maximum(best);
-            }
-        } else if (lane < 16 && block < s.length[2 * c + lane / 4 % 2]) {
-            maxima[block / 8] = stored_maximum(best);
-        }
+    __device__ void seen(const Fragments &) {
     }
 
-    __device__ bool score(const Run &run, int32_t first, int32_t end) const {
-        const int lane = threadIdx.x & 31, c = lane & 3;
-        float *maxima = a.block_max + (run.row + 2 * c + lane / 4 % 2) * a.block_max_stride;
-        const Pages k = pages_of(a, run);
-        const uint32_t q = (uint32_t)__cvta_generic_to_shared(s.codes) / 16;
-        float4 weight[2][8];
-#pragma unroll
-        for (int i = 0; i < 16; i++) {
-            weight[i / 8][i % 8] = *(const float4 *)&s.weights[2 * c + i / 8][4 * (i % 8)];
-        }
-        int32_t shortest = run.longest;
-        for (int i = 0; i < run.count; i++) {
-            shortest = min(shortest, s.length[i]);
-        }
-        int32_t tile = first + (int)threadIdx.x / 128;
-        RawTile raw = load(k, tile);
-        uint32_t depths = 0;
-#pragma unroll 1
-        for (; tile < end; tile += kGroups) {
-            uint32_t d[128], x[4][4];
-            const OwnScales own_x = own_scales(raw.word_x), own_y = own_scales(raw.word_y);
-            depths |= own_x.depth | own_y.depth;
-            decode(raw, own_x.depth, own_y.depth, x);
-            multiply_begin();
-            multiply_async<0>(d, x[0], matrix_of(q, 0));
-            multiply_async<1>(d, x[1], matrix_of(q, 1));
-            multiply_async<1>(d, x[2], matrix_of(q, 2));
-            multiply_async<1>(d, x[3], matrix_of(q, 3));
-            multiply_end();
-            raw = load(k, tile + kGroups);
-            multiply_wait(d);
-            float score[4];
-#pragma unroll
-            for (int i = 0; i < 2; i++) {
-                float p[2][4]; /* chains of both positions */
-#pragma unroll
-                for (int t = 0; t < 16; t++) {
-                    const uint32_t *total = &d[64 * i + 4 * t];
-                    const float4 w = weight[i][t / 2];
-                    const float first_w = t % 2 ? w.z : w.x, second_w = t % 2 ? w.w : w.y;
-#pragma unroll
-                    for (int b = 0; b < 2; b++) {
-                        float sum = t < 4 ? 0.0f : p[b][t % 4];
-                        sum = __fmaf_rn(first_w, relu_of(total[2 * b]), sum);
-                        p[b][t % 4] = __fmaf_rn(second_w, relu_of(total[2 * b + 1]), sum);
-                    }
-                }
-#pragma unroll
-                for (int b = 0; b < 2; b++) {
-                    score[2 * i + b] = __fmul_rn(
-                        __fadd_rn(__fadd_rn(p[b][0], p[b][1]), __fadd_rn(p[b][2], p[b][3])),
-                        tamis_ue8m0(b ? own_y.largest : own_x.largest));
-                }
-            }
-            store(run, tile, shortest, score, maxima);
-        }
+    __device__ bool wide() const {
         return (depths & 0xFCFCFCFCu) != 0;
     }
 };
 
+/* The same of raised K: what is asked for is what is multiplied. */
+struct RaisedTiles {
+    const uint4 *codes; /* the lane's first chunk of tile 0 */
+    const float2 *scales;
+    int32_t last; /* tile that holds the run's last position */
+    uint32_t signs;
+
+    __device__ void begin(int32_t) {
+        signs = 0;
+    }
+
+    __device__ void next(Fragments &to, int32_t tile) {
+        const int64_t at = min(tile, last);
+        const uint4 *from = codes + at * (kSourceTile * 128 / 16);
+#pragma unroll
+        for (int j = 0; j < 4; j++) {
+            const uint4 x = load_chunk(from + 16 * j);
+            to.a[j][0] = x.x, to.a[j][1] = x.y, to.a[j][2] = x.z, to.a[j][3] = x.w;
+        }
+        const float2 scale = __ldg(scales + at * (kSourceTile / 2));
+        to.scale[0] = scale.x, to.scale[1] = scale.y;
+    }
+
+    __device__ void seen(const Fragments &t) {
+        signs |= __float_as_uint(t.scale[0]) | __float_as_uint(t.scale[1]);
+    }
+
+    __device__ bool wide() const {
+        return signs >> 31;
+    }
+};
+
+template <bool kLogits> struct HopperRun {
+    const tamis_mqa_logits_args &a;
+    SourceShared &s;
+    const tamis_raised_k &raised;
+
+    /* s.codes is read by the asynchronous proxy. */
+    __device__ void publish() const {
+        if (threadIdx.x == 0 && (uint32_t)__cvta_generic_to_shared(s.codes) != kCodesAt) {
+            atomicOr(&s.slow, (1u << kRunRows) - 1);
+        }
+        asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
+    }
+
+    /* What the lane does with scores of a tile: it ends with the maximum of a block of row 2 c +
+     * bit 0 of r, stored if the block begins before `bound`. */
+    struct Store {
+        int32_t end;      /* position where the tiles end */
+        int32_t shortest; /* of the rows */
+        int32_t tiles;    /* before this one the lane stores */
+        int shift;
+        float *to; /* in tile 0 */
+    };
+
+    __device__ Store store_of(const Run &run, int32_t end) const {
+        const int lane = threadIdx.x & 31, place = 2 * (lane & 3) + lane / 4 % 2;
+        const int32_t block = position_of_lane(0) & -a.block_size;
+        const bool stores = a.block_max && (a.block_size == 16 ? lane < 8 : (lane & 8) == 0);
+        Store o;
+        o.end = (int32_t)min((int64_t)end * kSourceTile, (int64_t)INT32_MAX);
+        o.shortest = o.end;
+        for (int i = 0; i < run.count; i++) {
+            o.shortest = min(o.shortest, s.length[i]);
+        }
+        const int64_t begin = (int64_t)min(s.length[place], o.end) - block + kSourceTile - 1;
+        o.tiles = stores ? (int32_t)(begin / kSourceTile) : 0;
+        o.shift = a.block_size == 16 ? 2 : 3;
+        o.to = a.block_max + (run.row + place) * a.block_max_stride + block / a.block_size;
+        return o;
+    }
+
+    /* Whether scores of a tile are rounded, kept, or not all of visible positions. */
+    __device__ bool is_rare(const Store &o, int32_t tile) const {
+        return kLogits || a.numerics == TAMIS_NUMERICS_BF16 ||
+               (tile + 1) * kSourceTile > o.shortest;
+    }
+
+    /* Then, those of row 2 c + i. */
+    __device__ void finish(const Run &run, const Store &o, int32_t tile, int i,
+                           float (&score)[4]) const {
+        const int place = 2 * (threadIdx.x & 3) + i;
+#pragma unroll
+        for (int b = 0; b < 2; b++) {
+            const int32_t j = position_of_lane(tile) + b;
+            float &own = score[2 * i + b];
+            if (a.numerics == TAMIS_NUMERICS_BF16) {
+                own = tamis_round_bf16(own);
+            }
+            if (j >= min(s.length[place], o.end)) {
+                own = __uint_as_float(TAMIS_NAN_BITS);
+            } else if (kLogits) {
+                store_logit(a, run.row + place, j, own);
+            }
+        }
+    }
+
+    /* score[2 i + b]: of row 2 c + i at the lane's position b. */
+    __device__ void store(const Store &o, int32_t tile, const float (&score)[4]) const {
+        const int lane = threadIdx.x & 31;
+        const float x = fmaxf(score[0], score[1]), y = fmaxf(score[2], score[3]);
+        const bool odd = lane & 4;
+        float best = fmaxf(odd ? y : x, __shfl_xor_sync(kAll, odd ? x : y, 4));
+        best = fmaxf(best, __shfl_xor_sync(kAll, best, 8));
+        if (a.block_size == 16) {
+            best = fmaxf(best, __shfl_xor_sync(kAll, best, 16));
+        }
+        if (tile < o.tiles) {
+            o.to[(int64_t)tile << o.shift] = stored_maximum(best);
+        }
+    }
+
+    /* Volatile, so that they are asked for before a wait. */
+    __device__ void load_weights(float4 (&w)[8], int i) const {
+        const uint32_t at =
+            (uint32_t)__cvta_generic_to_shared(s.weights[2 * (threadIdx.x & 3) + i]);
+#pragma unroll
+        for (int t = 0; t < 8; t++) {
+            asm volatile("ld.shared.v4.f32 {%0,%1,%2,%3},[%4];"
+                         : "=f"(w[t].x), "=f"(w[t].y), "=f"(w[t].z), "=f"(w[t].w)
+                         : "r"(at + 16 * t));
+        }
+    }
+
+    __device__ static void sum(const float4 (&weight)[8], const uint32_t (&d)[64],
+                               const float (&scale)[2], int i, float (&score)[4]) {
+        float p[2][4]; /* chains of both positions */
+#pragma unroll
+        for (int t = 0; t < 16; t++) {
+            const float4 w = weight[t / 2];
+            const float first_w = t % 2 ? w.z : w.x, second_w = t % 2 ? w.w : w.y;
+#pragma unroll
+            for (int b = 0; b < 2; b++) {
+                float sum = t < 4 ? 0.0f : p[b][t % 4];
+                sum = __fmaf_rn(first_w, relu_of(d[4 * t + 2 * b]), sum);
+                p[b][t % 4] = __fmaf_rn(second_w, relu_of(d[4 * t + 2 * b + 1]), sum);
+            }
+        }
+#pragma unroll
+        for (int b = 0; b < 2; b++) {
+            score[2 * i + b] = __fmul_rn(
+                __fadd_rn(__fadd_rn(p[b][0], p[b][1]), __fadd_rn(p[b][2], p[b][3])), scale[b]);
+        }
+    }
+
+    /* Tiles first, first + kGroups .. before end, for the warpgroup. */
+    template <class Tiles>
+    __device__ void score_tiles(const Run &run, int32_t first, int32_t end, Tiles &tiles) const {
+        first = __shfl_sync(kAll, first, 0); /* what is the same in a warp, ptxas keeps as such */
+        end = __shfl_sync(kAll, end, 0);
+        const Store out = store_of(run, end);
+        Fragments x, y;
+        tiles.begin(first);
+        tiles.next(x, first);
+        tiles.next(y, first + kGroups);
+        float4 w0[8], w1[8];
+        load_weights(w0, 0);
+        load_weights(w1, 1);
+        float score[4], last[4]; /* of the tile, and of the one before */
+        int32_t before = INT32_MAX;
+        last[0] = last[1] = last[2] = last[3] = 0.0f;
+#pragma unroll 1
+        for (int32_t tile = first; tile < end; tile += 2 * kGroups) {
+            uint32_t d[64], e[64];
+            /* The branches also keep sums ahead of the next wait. */
+            bool rare = is_rare(out, tile);
+            multiply<0>(d, x.a);
+            multiply<1>(e, x.a);
+            store(out, before, last);
+            multiply_wait<1>(d);
+            sum(w0, d, x.scale, 0, score);
+            if (rare) {
+                finish(run, out, tile, 0, score);
+            }
+            multiply<0>(d, y.a);
+            multiply_wait<1>(e);
+            sum(w1, e, x.scale, 1, score);
+            if (rare) {
+                finish(run, out, tile, 1, score);
+            }
+            tiles.seen(x);
+            multiply<1>(e, y.a);
+            store(out, tile, score);
+            rare = is_rare(out, tile + kGroups);
+            tiles.next(x, tile + 2 * kGroups);
+            multiply_wait<1>(d);
+            sum(w0, d, y.scale, 0, last);
+            if (rare) {
+                finish(run, out, tile + kGroups, 0, last);
+            }
+            tiles.seen(y);
+            const float scale[2] = {y.scale[0], y.scale[1]};
+            multiply_wait<0>(e);
+            tiles.next(y, tile + 3 * kGroups);
+            sum(w1, e, scale, 1, last);
+            if (rare) {
+                finish(run, out, tile + kGroups, 1, last);
+            }
+            before = tile + kGroups;
+        }
+        store(out, before, last);
+    }
+
+    __device__ bool score(const Run &run, int32_t first, int32_t end) const {
+        const int32_t tile = first + (int)threadIdx.x / 128;
+        const int64_t at = raised.codes ? raised_at(run) : -1;
+        if (at >= 0) {
+            const int thread = threadIdx.x % 128;
+            RaisedTiles tiles = {(const uint4 *)raised.codes + at * 8 + thread / 16 * 64 +
+                                     thread % 16,
+                                 (const float2 *)raised.scales + (at + position_of_lane(0)) / 2,
+                                 (run.longest - 1) / kSourceTile, 0};
+            score_tiles(run, tile, end, tiles);
+            return tiles.wide();
+        }
+        PagedTiles tiles;
+        tiles.k = pages_of(a, run);
+        score_tiles(run, tile, end, tiles);
+        return tiles.wide();
+    }
+
+    /* Where raised K of the run's request begins, or -1. */
+    __device__ int64_t raised_at(const Run &run) const {
+        const int64_t request =
+            clamp(a.rows.request ? a.rows.request[run.row] : 0, 0, a.rows.requests - 1);
+        return run.start == 0 ? raised.first[request] : -1;
+    }
+};
+
 template <bool kLogits>
-__device__ inline void source_hopper(const tamis_mqa_logits_args &a, bool fill) {
+__device__ inline void source_hopper(const tamis_mqa_logits_args &a, bool fill,
+                                     const tamis_raised_k &raised) {
     __shared__ SourceShared s; /* not dynamic: its matrix is then a constant */
-    source_share<kLogits>(a, s, HopperRun<kLogits>{a, s});
+    source_share<kLogits>(a, s, HopperRun<kLogits>{a, s, raised});
     if (kLogits && fill) {
         fill_logits(a);
     }
@@ -250,14 +386,12 @@ __device__ inline void source_hopper(const tamis_mqa_logits_args &a, bool fill) 
 extern "C" __global__ void __launch_bounds__(tamis::kSourceThreads, 1)
     tamis_mqa_maxima_fast_sm90(const __grid_constant__ tamis_mqa_logits_args a, int32_t fill,
                                const __grid_constant__ tamis_raised_k raised) {
-    (void)raised;
-    tamis::source_hopper<false>(a, fill != 0);
+    tamis::source_hopper<false>(a, fill != 0, raised);
 }
 extern "C" __global__ void __launch_bounds__(tamis::kSourceThreads, 1)
     tamis_mqa_logits_fast_sm90(const __grid_constant__ tamis_mqa_logits_args a, int32_t fill,
                                const __grid_constant__ tamis_raised_k raised) {
-    (void)raised;
-    tamis::source_hopper<true>(a, fill != 0);
+    tamis::source_hopper<true>(a, fill != 0, raised);
 }
 
 #endif
