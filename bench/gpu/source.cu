@@ -16,6 +16,8 @@
 #include "kernels/cuda/mqa_logits.cu"
 #include "kernels/cuda/publish.cu"
 #include "kernels/cuda/source_smxx.cu"
+
+#include "kernels/cuda/raise.cu"
 #include "kernels/cuda/source_sm90.cu"
 #include "kernels/cuda/source_few_sm90.cu"
 
@@ -236,11 +238,48 @@ template <int kRows> void run_few(const tamis_mqa_logits_args &a, int) {
              queue_to>>>(a);
 }
 
+tamis_raised_k raised; /* of the call at hand */
+
+void run_raised(const tamis_mqa_logits_args &a, int fill) {
+    auto kernel = a.logits ? tamis_mqa_logits_fast_sm90 : tamis_mqa_maxima_fast_sm90;
+    kernel<<<multiprocessors, tamis::kSourceThreads, 0, queue_to>>>(a, fill, raised);
+}
+
+/* Places for requests, but for each `without`-th (0: all have one). */
+tamis_raise_args place_raised(Call &c, int without) {
+    const tamis_rows &rows = c.a.rows;
+    std::vector<int32_t> ke((size_t)rows.count), request((size_t)rows.count);
+    std::vector<int32_t> first((size_t)rows.requests), length((size_t)rows.requests);
+    CHECK(cudaMemcpy(ke.data(), rows.ke, ke.size() * 4, cudaMemcpyDeviceToHost));
+    if (rows.request) {
+        CHECK(cudaMemcpy(request.data(), rows.request, ke.size() * 4, cudaMemcpyDeviceToHost));
+    }
+    const int64_t limit = rows.page_table_width * c.a.k.page_size;
+    for (size_t r = 0; r < ke.size(); r++) {
+        int32_t &longest = length[(size_t)request[r]];
+        longest = std::max(longest, (int32_t)std::min<int64_t>(ke[r], limit));
+    }
+    int32_t at = 0;
+    for (size_t i = 0; i < first.size(); i++) {
+        first[i] = without && (int)i % without == without - 1 ? -1 : at;
+        at += first[i] < 0 ? 0 : (length[i] + TAMIS_RAISED_TILE - 1) & -TAMIS_RAISED_TILE;
+    }
+    raised.first = c.on_device(first);
+    raised.length = c.on_device(length);
+    raised.codes = (uint8_t *)c.reserve((size_t)at * 128);
+    raised.scales = (float *)c.reserve((size_t)at * 4);
+    return {raised, c.a.k, rows.page_table, rows.page_table_stride, rows.requests};
+}
+
+void raise(const tamis_raise_args &args) {
+    tamis_raise_k_smxx<<<8 * multiprocessors, 256>>>(args);
+}
+
 struct Kernel {
     const char *name;
     void (*run)(const tamis_mqa_logits_args &, int);
 };
-const Kernel kernels[] = {{"smxx", run_smxx}, {"sm90", run_sm90}};
+const Kernel kernels[] = {{"smxx", run_smxx}, {"sm90", run_sm90}, {"raised", run_raised}};
 /* Block maxima alone. */
 const Kernel few_kernels[] = {{"few1", run_few<1>}, {"few2", run_few<2>}, {"few4", run_few<4>}};
 
@@ -279,6 +318,7 @@ bool check(const Shape &s, int i) {
     c.a.logits = s.logits ? want_logits : nullptr;
     c.a.block_max = both ? (float *)want_maxima : nullptr;
     run_general(c.a, s.fill);
+    raise(place_raised(c, i % 4));
     CHECK(cudaDeviceSynchronize());
     for (const Kernel &kernel : kernels) {
         CHECK(cudaMemset(got_logits, 0x5A, (size_t)logits));
@@ -391,8 +431,16 @@ void time_shape(int rows, int64_t positions, int requests, bool general, bool fe
     if (general) {
         show("general", run_general);
     }
+    const bool many = rows > 2 * requests;
+    if (many) {
+        const tamis_raise_args args = place_raised(c, 0);
+        printf("%6d rows %8lld positions %3d requests K decoded in %.3f ms\n", rows,
+               (long long)positions, requests, median_ms(5, [&] { raise(args); }));
+    }
     for (const Kernel &kernel : kernels) {
-        show(kernel.name, kernel.run);
+        if (many || kernel.run != run_raised) {
+            show(kernel.name, kernel.run);
+        }
     }
     for (const Kernel &kernel : few_kernels) {
         if (few) {
