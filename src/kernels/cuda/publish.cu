@@ -15,22 +15,23 @@ namespace tamis {
 constexpr int kPublishThreads = 512, kBoundLevels = 4, kAtOnce = 8;
 constexpr int kCandidates = 8192, kMostBlocks = TAMIS_MAX_TOPK + 1;
 
-/* A row's blocks as keys; the newest first of all. */
+/* A row's blocks as keys. */
 struct Maxima {
     const float *line;
     int n;
+    uint32_t newest; /* its key: first of all, or 0 where it is listed apart */
 
     __device__ float load(int i) const {
         return i < n ? line[i] : 0.0f;
     }
     __device__ uint32_t key_of(int i, float value) const {
-        return i >= n ? 0 : i == n - 1 ? TAMIS_KEY_PINNED : pool_key(value);
+        return i >= n ? 0 : i == n - 1 ? newest : pool_key(value);
     }
 };
 
 __device__ inline Maxima maxima_of(const tamis_publish_job &a, int64_t r, const Row &row) {
     return {a.block_max + r * a.block_max_stride,
-            (int)tamis_blocks_of(min(row.length, a.limit), a.block_size)};
+            (int)tamis_blocks_of(min(row.length, a.limit), a.block_size), TAMIS_KEY_PINNED};
 }
 
 /* A row's list, its ids by rank in shared memory, by the threads of one CTA. */
@@ -182,22 +183,34 @@ __device__ inline void order_all(PublishShared<THREADS> &s, const Maxima &maxima
     visit_in_order(s, maxima, cut, [&](int i, uint32_t rank, uint32_t) { s.order[rank] = i; });
 }
 
-/* The job's lists of a row: from its candidates, or, where they were too many, from all. */
+/* A row's candidates: what of the maxima reaches `low`, in order, but for the newest where it is
+ * listed apart. */
+struct Found {
+    const Item *items;
+    uint32_t count, low, high; /* high: the best key */
+};
+
+/* One of the job's lists of a row: from its candidates, or, where they were too many, from all. */
 template <int THREADS>
-__device__ inline void write_lists(PublishShared<THREADS> &s, const tamis_publish_job &a, int64_t r,
-                                   const Row &row, const Maxima &maxima, const Item *candidates,
-                                   uint32_t count, uint32_t bound) {
-    for (int l = 0; l < 2 && a.list[l].width > 0; l++) {
-        const uint32_t want = min((uint32_t)a.list[l].width, (uint32_t)maxima.n);
-        if (count > kCandidates) {
-            order_all(s, maxima, want);
-        } else {
-            best_of_list<THREADS, kCandidates / THREADS / 4>(s.pool, candidates, count, bound,
-                                                             TAMIS_KEY_PINNED, want, s.order);
+__device__ inline void write_best(PublishShared<THREADS> &s, const tamis_publish_job &a,
+                                  const tamis_block_list &to, int64_t r, const Row &row,
+                                  Maxima maxima, const Found &found) {
+    const uint32_t all = min((uint32_t)to.width, (uint32_t)maxima.n);
+    if (found.count > kCandidates) {
+        maxima.newest = TAMIS_KEY_PINNED;
+        order_all(s, maxima, all);
+    } else {
+        const uint32_t want = maxima.newest == 0 && all > 0 ? all - 1 : all;
+        if (want > 0) {
+            best_of_list<THREADS, kCandidates / THREADS / 4>(s.pool, found.items, found.count,
+                                                             found.low, found.high, want, s.order);
         }
-        write_list(a.list[l], a, r, row, s.order, want);
+        if (want < all && threadIdx.x == 0) {
+            s.order[want] = maxima.n - 1;
+        }
         __syncthreads();
     }
+    write_list(to, a, r, row, s.order, all);
 }
 
 } // namespace tamis
@@ -223,7 +236,11 @@ extern "C" __global__ void __launch_bounds__(tamis::kPublishThreads, 2)
                                                              candidates[rank] = {key, (uint32_t)i};
                                                          }
                                                      });
-        tamis::write_lists(s, a, r, row, maxima, candidates, count, bound);
+        for (int l = 0; l < 2 && a.list[l].width > 0; l++) {
+            tamis::write_best(s, a, a.list[l], r, row, maxima,
+                              {candidates, count, bound, TAMIS_KEY_PINNED});
+            __syncthreads();
+        }
     }
 }
 
@@ -289,8 +306,9 @@ __device__ inline void load_maxima(const Maxima &maxima, int start, int chunk,
 
 } // namespace tamis
 
-/* One cluster a row, for rows of at most 131,072 blocks: each CTA lists its candidates in the first
- * one's shared memory, which has all of them then. Dynamic shared memory: the candidates. */
+/* One cluster a row, for rows of at most 131,072 blocks: each CTA lists its candidates in the
+ * shared memory of one CTA a list, which has all of them then. Dynamic shared memory: the
+ * candidates. */
 extern "C" __global__ void __cluster_dims__(tamis::kTeamSize)
     __launch_bounds__(tamis::kTeamThreads, 1)
         tamis_publish_team_sm90(const __grid_constant__ tamis_publish_job a) {
@@ -302,8 +320,9 @@ extern "C" __global__ void __cluster_dims__(tamis::kTeamSize)
     const int64_t r = blockIdx.x / tamis::kTeamSize;
     const int lane = threadIdx.x & 31, rank = tamis::team_rank();
     const tamis::Row row = tamis::row_of(a.rows, r, INT32_MAX);
-    const tamis::Maxima maxima = tamis::maxima_of(a, r, row);
-    const uint32_t most = (uint32_t)min(maxima.n, a.list[0].width);
+    tamis::Maxima maxima = tamis::maxima_of(a, r, row);
+    const uint32_t most = (uint32_t)max(0, min(maxima.n, a.list[0].width) - 1);
+    maxima.newest = 0; /* the last of every list; so keys lie close together */
     const int chunk = tamis::chunk_of(maxima.n, tamis::kTeamWarps * tamis::kTeamSize);
     const int start = rank * tamis::kTeamWarps * chunk;
     const uint32_t full = chunk ? (uint32_t)(maxima.n / chunk) : 0;
@@ -333,17 +352,19 @@ extern "C" __global__ void __cluster_dims__(tamis::kTeamSize)
     const uint32_t mine = lane < tamis::kTeamSize ? counts[lane] : 0;
     const uint32_t all = __reduce_add_sync(tamis::kAll, mine);
     ranks.base += __reduce_add_sync(tamis::kAll, lane < rank ? mine : 0);
-    if (all <= tamis::kCandidates) {
+    const int lists = a.list[1].width > 0 ? 2 : 1;
+    for (int l = 0; l < lists && all <= tamis::kCandidates; l++) {
         tamis::list_marks<kQuads>(ranks, marks, chunk / 128, quad,
                                   (uint32_t)(start + tamis::quad_column(chunk, 0)),
-                                  tamis::shared_at_rank(candidates, 0));
+                                  tamis::shared_at_rank(candidates, l));
     }
     tamis::team_sync();
-    if (rank == 0) {
-        if (a.zeroed && threadIdx.x == 0) {
+    if (rank < lists) {
+        if (a.zeroed && rank == 0 && threadIdx.x == 0) {
             a.zeroed[r] = 0;
         }
-        tamis::write_lists(s, a, r, row, maxima, candidates, all, below + 1);
+        tamis::write_best(s, a, a.list[rank], r, row, maxima,
+                          {candidates, all, below + 1, spread.high});
     }
 }
 #endif

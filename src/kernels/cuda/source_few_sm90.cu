@@ -84,6 +84,11 @@ template <class T> __device__ inline T *few_opaque(T *p) {
     return p;
 }
 
+__device__ inline uint32_t kept_in_register(uint32_t x) {
+    asm("" : "+r"(x));
+    return x;
+}
+
 /* A warp's positions of turns, copied to shared memory one turn after another. */
 struct FewKeys {
     const Run &run;
@@ -92,9 +97,12 @@ struct FewKeys {
     uint32_t page;                 /* of the turn that is next */
     int32_t at, end;               /* the warp's first position of it, and past the last turn */
     int32_t whole;                 /* up to here a turn's positions are there and lie in one page */
+    uint32_t ring, to_scales;      /* the lane's first place, and from a place to its scales */
 
-    __device__ FewKeys(const tamis_mqa_logits_args &a, const Run &run, int32_t first, int32_t end)
-        : run(run), k(pages_of(a, run)), at(own_of(first)), end(min(own_of(end), run.longest)) {
+    __device__ FewKeys(const tamis_mqa_logits_args &a, const Run &run, int32_t first, int32_t end,
+                       uint32_t ring, uint32_t scales_at)
+        : run(run), k(pages_of(a, run)), at(own_of(first)), end(min(own_of(end), run.longest)),
+          ring(kept_in_register(ring)), to_scales(kept_in_register(scales_at - ring)) {
         const uint32_t lane = threadIdx.x & 31;
         const bool paged = (k.start & (kFewOwn - 1)) == 0 && k.mask + 1 >= kFewOwn;
         whole = paged ? min(this->end, run.longest - kFewOwn + 1) : 0;
@@ -111,7 +119,7 @@ struct FewKeys {
         return load_word(k.pages + (readable(k, position) >> k.shift));
     }
 
-    __device__ void copy(uint32_t to, uint32_t to_scales) {
+    __device__ void copy(uint32_t to) {
         if (at < whole) {
             const uint32_t place = page * k.stride, slot = (uint32_t)(k.start + at) & k.mask;
             const uint8_t *p = codes + (uint64_t)(place + slot * 4) * 16;
@@ -121,17 +129,17 @@ struct FewKeys {
                 asm volatile("cp.async.cg.shared.global [%0],[%1],16;" ::"r"(to + 512 * b),
                              "l"(p + 512 * b));
             }
-            asm volatile("cp.async.ca.shared.global [%0],[%1],4;" ::"r"(to_scales), "l"(q));
+            asm volatile("cp.async.ca.shared.global [%0],[%1],4;" ::"r"(to + to_scales), "l"(q));
             page = page_of(at + kFewTurn);
         } else if (at < end) {
-            copy_apart(to, to_scales);
+            copy_apart(to);
         }
         at += kFewTurn;
         asm volatile("cp.async.commit_group;");
     }
 
     /* Positions one by one; what the run does not see becomes 0. */
-    __device__ void copy_apart(uint32_t to, uint32_t to_scales) const {
+    __device__ void copy_apart(uint32_t to) const {
         const int lane = threadIdx.x & 31, r = lane / 4, c = lane & 3;
 #pragma unroll 1
         for (int b = 0; b < 5; b++) {
@@ -142,7 +150,7 @@ struct FewKeys {
                 asm volatile("cp.async.cg.shared.global [%0],[%1],16,%2;" ::"r"(to + 512 * b),
                              "l"(p + slot * 64 + c * 16), "r"(j < run.longest ? 16 : 0));
             } else {
-                asm volatile("cp.async.ca.shared.global [%0],[%1],4,%2;" ::"r"(to_scales),
+                asm volatile("cp.async.ca.shared.global [%0],[%1],4,%2;" ::"r"(to + to_scales),
                              "l"(p + (k.mask + 1) * 64 + slot * 4), "r"(j < run.longest ? 4 : 0));
             }
         }
@@ -194,14 +202,13 @@ __device__ inline uint4 read_ring(uint32_t from) {
 /* Turns first .. end - 1 of a run whose q is in s; whether a position was wide. */
 template <int kRows>
 __device__ inline bool score_few(const tamis_mqa_logits_args &a, const Run &run, int32_t first,
-                                 int32_t end, FewShared<kRows> &s) {
+                                 int32_t end, FewShared<kRows> &s, FewKeys &keys) {
     constexpr uint32_t kStageBytes = sizeof s.ring[0];
-    const uint32_t lane = threadIdx.x & 31, c = lane & 3, warp = threadIdx.x / 32;
+    const uint32_t lane = threadIdx.x & 31, c = lane & 3;
     const uint32_t q = (uint32_t)__cvta_generic_to_shared(s.codes) / 16;
-    const uint32_t ring = (uint32_t)__cvta_generic_to_shared(&s.ring[0][warp].codes[0][lane]);
-    const uint32_t to_scales =
-        (uint32_t)__cvta_generic_to_shared(&s.ring[0][warp].scales[lane]) - ring;
-    const uint32_t tables = (uint32_t)__cvta_generic_to_shared(s.tables), unit = 16u << (8 * c);
+    const uint32_t ring = keys.ring, to_scales = keys.to_scales,
+                   unit = kept_in_register(16u << (8 * c));
+    const uint32_t tables = (uint32_t)__cvta_generic_to_shared(s.tables);
     const bool round = a.numerics == TAMIS_NUMERICS_BF16, wider = a.block_size == 16;
     int32_t shortest = s.length[0],
             own_length = few_stores<kRows>() ? s.length[few_row<kRows>()] : 0;
@@ -217,22 +224,16 @@ __device__ inline bool score_few(const tamis_mqa_logits_args &a, const Run &run,
     float *out = a.block_max + (run.row + few_row<kRows>()) * a.block_max_stride +
                  (FewKeys::own_of(first) / 8 + (int32_t)c >> (wider ? 1 : 0));
     out = few_opaque(out);
-    FewKeys keys(a, run, first, end);
     auto table = [&](uint32_t depths, int b) {
-        const uint4 t = read_ring(
-            add_bytes(tables, __shfl_sync(kAll, depths, (int)((lane & ~3u) + (uint32_t)b)), unit));
+        const uint4 t = read_ring(add_bytes(tables, __shfl_sync(kAll, depths, b, 4), unit));
         return Table{t.x, t.y, t.z, t.w};
     };
-    uint32_t stage = ring, free = ring;
-#pragma unroll 1
-    for (int i = 0; i < kFewStages - 1; i++, free += kStageBytes) {
-        keys.copy(free, free + to_scales);
-    }
+    uint32_t stage = ring, free = ring + (kFewStages - 1) * kStageBytes;
     const Weights kept = load_weights(s.weights[0]); /* of a single row */
     uint32_t wide = 0;
 #pragma unroll 1
     for (int32_t turn = first; turn < end; turn++) {
-        keys.copy(free, free + to_scales);
+        keys.copy(free);
         asm volatile("cp.async.wait_group %0;" ::"n"(kFewStages - 1) : "memory");
         uint32_t word;
         asm volatile("ld.shared.u32 %0,[%1];" : "=r"(word) : "r"(stage + to_scales));
@@ -302,15 +303,22 @@ __device__ inline void few_part(const tamis_mqa_logits_args &a, int i, FewShared
         const int m = threadIdx.x;
         s.length[m] = m < part.count ? source_length(a, first_row + m) : 0;
     }
+    const Row row = row_of(a.rows, first_row, positions_of(a.rows, a.k));
+    const Run run = {first_row, part.count, part.longest, (int32_t)row.start, row.pages};
+    const int lane = threadIdx.x & 31, warp = threadIdx.x / 32;
+    FewKeys keys(a, run, part.first, part.end,
+                 (uint32_t)__cvta_generic_to_shared(&s.ring[0][warp].codes[0][lane]),
+                 (uint32_t)__cvta_generic_to_shared(&s.ring[0][warp].scales[lane]));
+    for (int m = 0; m < kFewStages - 1; m++) { /* while q is loaded */
+        keys.copy(keys.ring + m * (uint32_t)sizeof s.ring[0]);
+    }
     __syncthreads();
     for (int m = 0; m < part.count; m++) {
         load_few_row(s, a, first_row + m, m);
     }
     asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
     __syncthreads();
-    const Row row = row_of(a.rows, first_row, positions_of(a.rows, a.k));
-    const Run run = {first_row, part.count, part.longest, (int32_t)row.start, row.pages};
-    if (__syncthreads_or(score_few(a, run, part.first, part.end, s)) || s.slow) {
+    if (__syncthreads_or(score_few(a, run, part.first, part.end, s, keys)) || s.slow) {
         constexpr int kTiles = kFewTurn / kSourceTile;
         score_left(a, run, part.first * kTiles, part.end * kTiles, s.slow);
     }
