@@ -91,16 +91,16 @@ static void decoded(void **state) {
     const shape fast = {TAMIS_K_MXFP4_PAGE, 64, 32, 128, 16, 8, 8, 1, TAMIS_NUMERICS_EXACT};
     shape s = fast;
     (void)state;
-    assert_int_equal(capacity(fast, 64, 1000), 1024);
-    assert_int_equal(capacity(fast, 64, 1024), 1024);
-    assert_int_equal(capacity(fast, 64, 1 << 20), 1 << 20);
-    assert_int_equal(capacity(fast, 64, 1 << 22), 1 << 20);
-    assert_int_equal(capacity(fast, 64, 1 << 25), 0);
-    assert_int_equal(capacity(fast, 63, 1000), 0);
+    assert_int_equal(capacity(fast, 128, 1000), 1024);
+    assert_int_equal(capacity(fast, 128, 1024), 1024);
+    assert_int_equal(capacity(fast, 128, 1 << 20), 1 << 20);
+    assert_int_equal(capacity(fast, 128, 1 << 22), 1 << 20);
+    assert_int_equal(capacity(fast, 128, 1 << 25), 0);
+    assert_int_equal(capacity(fast, 127, 1000), 0);
 #define WITHOUT(change)                                                                            \
     s = fast;                                                                                      \
     change;                                                                                        \
-    assert_int_equal(capacity(s, 64, 1000), 0)
+    assert_int_equal(capacity(s, 128, 1000), 0)
     WITHOUT(s.heads = 64);
     WITHOUT(s.dim = 64);
     WITHOUT(s.page_size = 48);
@@ -298,8 +298,8 @@ static void routes(void **state) {
 
 /* Hopper's kernels read K that a layer places and decodes, where a request can have rows for it. */
 static void raises(void **state) {
-    static const request many[] = {{203, 64}}, few[] = {{203, 63}},
-                         spread[] = {{203, 60}, {40, 1}, {90, 1}};
+    static const request many[] = {{203, 128}}, few[] = {{203, 127}},
+                         spread[] = {{203, 124}, {40, 1}, {90, 3}};
     static const shape fast = {TAMIS_K_MXFP4_PAGE, 64, 32, 128, 16, 8, 8, 1, TAMIS_NUMERICS_EXACT};
     tamis_cu_handle *kernels = cuda->kernels;
     (void)state;

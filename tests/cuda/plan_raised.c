@@ -11,8 +11,8 @@
 static const shape two_level = {TAMIS_K_MXFP4_PAGE,  64, 32, 128, 48, 40, 8, 1,
                                 TAMIS_NUMERICS_EXACT};
 /* Below, at and above the rows from which K is decoded, and those between that are not. */
-static const request mixed[] = {{1500, 400}, {40, 1}, {900, 200}, {333, 63},
-                                {300, 64},   {0, 0},  {2000, 2},  {129, 129}};
+static const request mixed[] = {{1500, 400}, {40, 1}, {900, 200}, {333, 127},
+                                {300, 128},  {0, 0},  {2000, 2},  {129, 129}};
 
 /* ---- K and queries whose scales lie close together, but for some ---- */
 
@@ -209,7 +209,7 @@ static int decodes(const scene *s) {
 
 /* Room for all, for some, for the first alone, and for all but the first. */
 static void bytes(void **state) {
-    static const request long_first[] = {{70000, 70}, {600, 64}, {64, 64}};
+    static const request long_first[] = {{70000, 128}, {600, 128}, {128, 128}};
     (void)state;
     for (int32_t ratio = 1; ratio <= 2; ratio++) {
         shape sizes = two_level;
@@ -275,7 +275,7 @@ static void same(void **state) {
         compare(s, mixed, COUNT(mixed), i % 4 == 3 ? i / 4 % 3 : TAMIS_SPARSE_ON, i % 2 ? 4096 : 0,
                 "mixed requests");
     }
-    static const request few[] = {{700, 64}, {650, 5}}, many[] = {{90, 1}, {5000, 640}};
+    static const request few[] = {{700, 128}, {650, 5}}, many[] = {{90, 1}, {5000, 640}};
     seed(250);
     compare(s, few, COUNT(few), TAMIS_SPARSE_ON, 0, "few rows");
     compare(s, many, COUNT(many), TAMIS_SPARSE_ON, 0, "one request");
@@ -285,7 +285,7 @@ static void same(void **state) {
 }
 
 static void released(void **state) {
-    static const request some[] = {{17500, 530}, {16400, 70}, {16500, 3}};
+    static const request some[] = {{17500, 530}, {16400, 130}, {16500, 3}};
     shape s = {TAMIS_K_MXFP4_PAGE, 64, 32, 128, 512, 2048, 8, 1, TAMIS_NUMERICS_EXACT};
     (void)state;
     seed(260);
@@ -297,12 +297,13 @@ static void released(void **state) {
 /* Other layers between a source and its consumers, each decoding K of its own over the source's. */
 static void order(void **state) {
     (void)state;
-    for (int32_t ratio = 1; ratio <= 2; ratio++) {
+    for (int i = 0; i < 4; i++) {
         outcome want[LAYERS];
         shape sizes = two_level;
-        sizes.source_ratio = ratio;
-        seed(270 + (uint64_t)ratio);
-        scene s = scene_of(close_layers(sizes, mixed, COUNT(mixed)), 2, TAMIS_SPARSE_ON, 4096);
+        sizes.source_ratio = 1 + i % 2;
+        seed(270 + (uint64_t)i);
+        scene s = scene_of(close_layers(sizes, mixed, COUNT(mixed)), 2,
+                           i / 2 ? TAMIS_SPARSE_ON : TAMIS_SPARSE_OFF, 4096);
         expect(&s, s.l, &s.l->batch, want);
         tamis_step step = twin_step(s.plan, &s.t);
         good(&s, &step, LAYER_SOURCE, want, "source");
@@ -338,11 +339,10 @@ static int reads(scene *s, const tamis_step *step, const tamis_raised_stamp *sta
                   (size_t)(s->rows * w->selection.positions_stride * 4)) != 0;
 }
 
-static void forged(void **state) {
+static void forged_in(int32_t mode) {
     outcome want[LAYERS];
-    (void)state;
     seed(280);
-    scene s = scene_of(close_layers(two_level, mixed, COUNT(mixed)), 2, TAMIS_SPARSE_ON, 4096);
+    scene s = scene_of(close_layers(two_level, mixed, COUNT(mixed)), 2, mode, 4096);
     if (decodes(&s)) {
         expect(&s, s.l, &s.l->batch, want);
         tamis_step step = twin_step(s.plan, &s.t);
@@ -366,6 +366,12 @@ static void forged(void **state) {
         good(&s, &step, LAYER_CONSUMER, want, "with its own stamp again");
     }
     scene_end(&s);
+}
+
+static void forged(void **state) {
+    (void)state;
+    forged_in(TAMIS_SPARSE_OFF);
+    forged_in(TAMIS_SPARSE_ON);
 }
 
 /* ---- graphs ---- */
@@ -424,9 +430,9 @@ static tamis_batch with_lengths(scene *s, const int64_t *context, const int32_t 
 
 /* Captured at lengths of nothing, replayed at others, over other K and tables, and again. */
 static void graphs_of(int32_t ratio) {
-    static const request some[] = {{1400, 500}, {800, 90}, {500, 3}};
+    static const request some[] = {{1400, 500}, {800, 190}, {500, 3}};
     static const int64_t zero[3] = {0}, shorter[] = {700, 800, 130};
-    static const int32_t no_rows[4] = {0}, other_rows[] = {0, 63, 193, 323},
+    static const int32_t no_rows[4] = {0}, other_rows[] = {0, 127, 257, 387},
                          few[] = {0, 40, 80, 120};
     shape sizes = two_level;
     sizes.source_ratio = ratio;

@@ -40,9 +40,12 @@ __device__ inline void raise_group(const tamis_raise_args &a, int64_t i, int32_t
 /* Rows and the longest length of each request into a.count and a.to.length, which are 0. */
 __device__ inline void count_rows(const tamis_place_args &a) {
     const int64_t rows = (a.rows + 31) / 32 * 32;
+#pragma unroll 4
     for (int64_t r = threadIdx.x; r < rows; r += blockDim.x) {
-        const int32_t end = r < a.rows ? a.ke[r] : 0;
-        const int32_t request = end > 0 ? (int32_t)clamp(a.request[r], 0, a.requests - 1) : -1;
+        const int64_t at = min(r, a.rows - 1);
+        const int32_t end = r < a.rows ? __ldg(a.ke + at) : 0;
+        const int32_t own = (int32_t)clamp(__ldg(a.request + at), 0, a.requests - 1);
+        const int32_t request = end > 0 ? own : -1;
         const uint32_t peers = __match_any_sync(kAll, request);
         const int32_t longest = __reduce_max_sync(peers, end);
         if (request >= 0 && (threadIdx.x & 31) + 1 == (uint32_t)__ffs((int)peers)) {
