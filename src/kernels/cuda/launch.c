@@ -18,6 +18,7 @@ enum {
     GROUP_STEPS = 8,      /* at most */
     POOL_COLUMNS = 16384, /* whose keys fit shared memory */
     SPLIT_WARPS = 16,
+    LIVE_CTAS = 8, /* of a multiprocessor */
     FEW_ROWS = 264,
     TEAM_CTAS = 8, /* of publish.cu's clusters */
     TEAM_BLOCKS = 131072,
@@ -235,6 +236,9 @@ tamis_status tamis_cuda_queue_topk(const tamis_cuda *cuda, const tamis_topk_args
     tamis_topk_args a = *args;
     tamis_grid grid = grid_of_row_ctas(a.rows.count);
     void *parameters[] = {&a, &how, &limit};
+    if (how & TAMIS_TOPK_LIVE_ONLY) { /* few may be: CTAs that find nothing to do cost, too */
+        grid.x = least(grid.x, (int64_t)LIVE_CTAS * cuda->multiprocessors);
+    }
     if (a.width > POOL_COLUMNS) {
         return tamis_cuda_launch(cuda, TAMIS_CUDA_topk_smxx, grid, stream, parameters, error);
     }

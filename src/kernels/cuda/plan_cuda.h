@@ -23,7 +23,7 @@ enum {
  * so many quarters of the pool take the dense route: where neighbouring rows share their K it
  * scores a position for less. docs/benchmarks-gpu.md, "The crossover of auto".
  */
-enum { TAMIS_CUDA_AUTO_ROWS = 512, TAMIS_CUDA_AUTO_SHARE = 8, TAMIS_CUDA_AUTO_QUARTERS = 7 };
+enum { TAMIS_CUDA_AUTO_ROWS = 256, TAMIS_CUDA_AUTO_SHARE = 8, TAMIS_CUDA_AUTO_QUARTERS = 7 };
 
 /* Of a tile, whole ones where it has more: runs of rows then are (source_runs.cuh). */
 enum { TAMIS_CUDA_TILE_ROWS = 8 };
