@@ -186,10 +186,10 @@ void check_pool(int kind, int blocks, int topk, int variant, uint64_t seed) {
 void launch_publish(const tamis_publish_job &job, bool team, cudaStream_t stream = 0) {
     if (team) {
         tamis_publish_team_sm90<<<(unsigned)job.rows.count * 8, tamis::kTeamThreads,
-                                  tamis::kCandidates * 8, stream>>>(job);
+                                  2 * tamis::kListBytes, stream>>>(job);
     } else {
         tamis_publish_smxx<<<(unsigned)std::min<int64_t>(job.rows.count, 65535),
-                             tamis::kPublishThreads, tamis::kCandidates * 8, stream>>>(job);
+                             tamis::kPublishThreads, tamis::kListBytes, stream>>>(job);
     }
 }
 
@@ -565,9 +565,9 @@ int main(int argc, char **argv) {
     CHECK(cudaFuncSetAttribute(tamis_consume_fast_smxx, cudaFuncAttributeMaxDynamicSharedMemorySize,
                                512 * 34 * 4));
     CHECK(cudaFuncSetAttribute(tamis_publish_team_sm90, cudaFuncAttributeMaxDynamicSharedMemorySize,
-                               tamis::kCandidates * 8));
+                               2 * tamis::kListBytes));
     CHECK(cudaFuncSetAttribute(tamis_publish_smxx, cudaFuncAttributeMaxDynamicSharedMemorySize,
-                               tamis::kCandidates * 8));
+                               tamis::kListBytes));
     std::string what = argc > 1 ? argv[1] : "check";
     if (what == "check") {
         return check_all();

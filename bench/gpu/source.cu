@@ -520,7 +520,7 @@ void time_chain(int rows, int64_t positions) {
     const int steps = std::min(8, std::max(1, kOwn / (parts * 64)));
     auto lists = [&] {
         tamis_publish_team_sm90<<<(unsigned)rows * tamis::kTeamSize, tamis::kTeamThreads,
-                                  tamis::kCandidates * 8, queue_to>>>(job);
+                                  2 * tamis::kListBytes, queue_to>>>(job);
     };
     auto select = [&] {
         tamis_consume_split_smxx<<<dim3((unsigned)parts, (unsigned)rows), tamis::kSplitThreads, 0,
@@ -564,7 +564,7 @@ int main(int argc, char **argv) {
                                    sizeof(tamis::PortableShared)));
     }
     CHECK(cudaFuncSetAttribute(tamis_publish_team_sm90, cudaFuncAttributeMaxDynamicSharedMemorySize,
-                               tamis::kCandidates * 8));
+                               2 * tamis::kListBytes));
     std::string what = argc > 1 ? argv[1] : "check";
     if (what == "check") {
         return check_all(argc > 2 ? atoi(argv[2]) : 180) ? 0 : 1;

@@ -177,16 +177,19 @@ __device__ inline Cut rank_few(Pool<THREADS> &s, int quads, uint32_t low, uint32
         }
     }
     __syncthreads();
-    uint32_t key = lane < (int)members ? s.few[lane] : 0, better = 0, same = 0;
-    for (int i = 0; i < (int)members; i++) {
-        uint32_t other = __shfl_sync(kAll, key, i);
-        better += other > key;
-        same += other == key;
+    const uint32_t other = lane < (int)members ? s.few[lane] : 0;         /* 0: less than all */
+    for (uint32_t i = threadIdx.x / 32; i < members; i += THREADS / 32) { /* a warp each */
+        const uint32_t key = s.few[i], equal = __ballot_sync(kAll, other == key);
+        const uint32_t better = (uint32_t)__popc(__ballot_sync(kAll, other > key));
+        const bool is_cut = better < cut.rest && better + __popc(equal) >= cut.rest;
+        if (is_cut && lane == 0 && __ffs((int)equal) == (int)i + 1) { /* the first of equal ones */
+            s.bin = key;
+            s.rest = cut.rest - better;
+        }
     }
-    bool is_cut = lane < (int)members && better < cut.rest && better + same >= cut.rest;
-    int at = __ffs((int)__ballot_sync(kAll, is_cut)) - 1;
-    cut.key = __shfl_sync(kAll, key, at);
-    cut.rest -= __shfl_sync(kAll, better, at);
+    __syncthreads();
+    cut.key = s.bin;
+    cut.rest = s.rest;
     return cut;
 }
 

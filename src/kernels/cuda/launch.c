@@ -131,6 +131,7 @@ tamis_status tamis_cuda_queue_lists(const tamis_cuda *cuda, const tamis_publish_
     if (cuda->kernels[TAMIS_CUDA_publish_team_sm90] && j.rows.count <= TEAM_ROWS &&
         j.limit <= (int64_t)TEAM_BLOCKS * j.block_size) {
         grid.x *= TEAM_CTAS;
+        grid.shared = 2 * CANDIDATE_BYTES; /* the CTA's own, too */
         return tamis_cuda_launch(cuda, TAMIS_CUDA_publish_team_sm90, grid, stream, parameters,
                                  error);
     }

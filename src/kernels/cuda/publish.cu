@@ -13,7 +13,7 @@
 namespace tamis {
 
 constexpr int kPublishThreads = 512, kBoundLevels = 4, kAtOnce = 8;
-constexpr int kCandidates = 8192, kMostBlocks = TAMIS_MAX_TOPK + 1;
+constexpr int kCandidates = 8192, kListBytes = kCandidates * 8, kMostBlocks = TAMIS_MAX_TOPK + 1;
 
 /* A row's blocks as keys. */
 struct Maxima {
@@ -306,9 +306,9 @@ __device__ inline void load_maxima(const Maxima &maxima, int start, int chunk,
 
 } // namespace tamis
 
-/* One cluster a row, for rows of at most 131,072 blocks: each CTA lists its candidates in the
- * shared memory of one CTA a list, which has all of them then. Dynamic shared memory: the
- * candidates. */
+/* One cluster a row, for rows of at most 131,072 blocks: each CTA lists its candidates, then sends
+ * them to one CTA a list, which has all of them then. Dynamic shared memory: the candidates of a
+ * row, and the CTA's own. */
 extern "C" __global__ void __cluster_dims__(tamis::kTeamSize)
     __launch_bounds__(tamis::kTeamThreads, 1)
         tamis_publish_team_sm90(const __grid_constant__ tamis_publish_job a) {
@@ -344,19 +344,28 @@ extern "C" __global__ void __cluster_dims__(tamis::kTeamSize)
     const uint32_t below = spread.sure < most ? 0 : spread.bound;
     uint32_t marks[1];
     tamis::marks_above<kQuads>(below, chunk / 128, quad, marks);
-    tamis::Ranks<kQuads> ranks = tamis::rank_marks<kThreads, kQuads>(s.pool.tied, marks);
+    const tamis::Ranks<kQuads> ranks = tamis::rank_marks<kThreads, kQuads>(s.pool.tied, marks);
     if (threadIdx.x < tamis::kTeamSize) {
         tamis::at_rank(counts, (int)threadIdx.x)[rank] = ranks.total;
+    }
+    tamis::Item *const own = candidates + tamis::kCandidates;
+    if (ranks.total <= tamis::kCandidates) {
+        tamis::list_marks<kQuads>(ranks, marks, chunk / 128, quad,
+                                  (uint32_t)(start + tamis::quad_column(chunk, 0)),
+                                  (uint32_t)__cvta_generic_to_shared(own));
     }
     tamis::team_sync();
     const uint32_t mine = lane < tamis::kTeamSize ? counts[lane] : 0;
     const uint32_t all = __reduce_add_sync(tamis::kAll, mine);
-    ranks.base += __reduce_add_sync(tamis::kAll, lane < rank ? mine : 0);
+    const uint32_t before = __reduce_add_sync(tamis::kAll, lane < rank ? mine : 0);
     const int lists = a.list[1].width > 0 ? 2 : 1;
-    for (int l = 0; l < lists && all <= tamis::kCandidates; l++) {
-        tamis::list_marks<kQuads>(ranks, marks, chunk / 128, quad,
-                                  (uint32_t)(start + tamis::quad_column(chunk, 0)),
-                                  tamis::shared_at_rank(candidates, l));
+    if (all <= tamis::kCandidates) {
+        for (int l = 0; l < lists; l++) {
+            const uint32_t to = tamis::shared_at_rank(candidates + before, l);
+            for (uint32_t i = threadIdx.x; i < ranks.total; i += kThreads) {
+                tamis::store_if(to + 8 * i, own[i].key, own[i].id, true);
+            }
+        }
     }
     tamis::team_sync();
     if (rank < lists) {

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /*
  * source_runs.cuh: which rows a source scores together, and how CTAs share the work. A run is
- * neighbouring rows of one request and start, inside an aligned eight; its tiles are counted by
+ * neighbouring rows of one request and start, inside an aligned 32; its tiles are counted by
  * live length where the lengths are, on the device, by every CTA for itself.
  */
 #ifndef TAMIS_CUDA_SOURCE_RUNS_CUH
@@ -54,28 +54,30 @@ __device__ inline int32_t source_length(const tamis_mqa_logits_args &a, int64_t 
     return (int32_t)min(row_of(a.rows, r, positions_of(a.rows, a.k)).length, source_limit(a));
 }
 
-/* The run of at most kMost rows that starts at row r, inside an aligned kMost, its rows and longest
- * length; false: none starts there. Lanes have neighbouring rows, the first a multiple of 32. */
+/* The run of at most kMost rows that starts at row r, its rows and longest length; false: none
+ * starts there. Lanes have neighbouring rows, the first a multiple of 32. */
 template <int kMost>
 __device__ inline bool run_at(const tamis_mqa_logits_args &a, int64_t r, int32_t &count,
                               int32_t &longest) {
-    const int lane = threadIdx.x & 31, place = lane & (kMost - 1);
+    const int lane = threadIdx.x & 31;
     const bool in = r < a.rows.count;
     const int32_t length = in ? source_length(a, r) : 0;
     const int32_t request = !in ? -1 : a.rows.request ? max(a.rows.request[r], 0) : 0;
     const int32_t start = in && a.rows.ks ? a.rows.ks[r] : 0;
     int32_t request_before = __shfl_up_sync(kAll, request, 1);
     int32_t start_before = __shfl_up_sync(kAll, start, 1);
-    const bool first = place == 0 || request != request_before || start != start_before;
-    const uint32_t starts = __ballot_sync(kAll, first) >> lane >> 1;
-    count = min(kMost - place, starts ? __ffs((int)starts) : kMost);
+    const uint32_t parts =
+        __ballot_sync(kAll, lane == 0 || request != request_before || start != start_before);
+    const int place = lane - (31 - __clz((int)(parts & kAll >> (31 - lane))));
+    const uint32_t later = parts >> lane >> 1;
+    count = min(kMost, later ? __ffs((int)later) : 32 - lane);
     longest = length;
 #pragma unroll
     for (int i = 1; i < kMost; i++) {
         int32_t other = __shfl_down_sync(kAll, length, (unsigned)i);
         longest = i < count ? max(longest, other) : longest;
     }
-    return first && in;
+    return in && place % kMost == 0;
 }
 
 /* The run that starts at row r, if one does: units, rows and longest length. */
