@@ -5,14 +5,18 @@
  *   nvcc -O3 -std=c++17 -fmad=false -gencode=arch=compute_90a,code=sm_90a -Iinclude -Isrc \
  *       bench/gpu/consumer.cu -o consumer
  * Times are medians of CUDA events over `rows` rows; between two runs 512 MiB are written, so that
- * no input is in L2. consumer check | time [ROWS]
+ * no input is in L2. consumer check | time [ROWS]. ALL=1: the general kernels, too; FEW=1: local
+ * lists at 262K, random ones at 1M.
  */
 #include "call.cuh"
 
+#include "kernels/cuda/source_smxx.cu"
+#include "kernels/cuda/raise.cu"
 #include "kernels/cuda/sparse_mqa_logits.cu"
 #include "kernels/cuda/topk.cu"
 #include "kernels/cuda/consume.cu"
 #include "kernels/cuda/consume_sm90.cu"
+#include "kernels/cuda/consume_raised.cu"
 #include "kernels/cuda/expand.cu"
 
 namespace {
@@ -42,20 +46,40 @@ void consume_fast(const tamis_sparse_mqa_logits_args &a, const tamis_selection &
                               (size_t)consume_bytes(a.width)>>>(a, out, nullptr);
 }
 
-/* What launch_groups.c queues on Hopper. scratch: as many bytes as scores take. */
-void consume_sm90(const tamis_sparse_mqa_logits_args &a, const tamis_selection &out, void *scratch,
-                  bool pairs) {
+/* What launch_groups.c queues on Hopper. done: a word a row. */
+void consume_sm90(const tamis_sparse_mqa_logits_args &a, const tamis_selection &out, int32_t *done,
+                  const tamis_raised_k &raised) {
     const unsigned rows = (unsigned)a.rows.count, threads = tamis::hopper::kGroupThreads;
-    int32_t *done = (int32_t *)scratch;
-    uint32_t *entries = (uint32_t *)scratch + (rows + 3) / 4 * 4;
-    if (pairs) {
-        tamis_consume_pairs_sm90<<<(rows + 1) / 2, threads, TAMIS_CONSUME_PAIRS_BYTES>>>(
-            a, out, entries, done);
+    const bool fresh = raised.codes == nullptr;
+    if (!fresh) {
+        tamis_consume_raised_sm90<<<rows, threads, TAMIS_CONSUME_RAISED_BYTES>>>(a, out, done,
+                                                                                 raised);
     }
-    tamis_consume_rows_sm90<<<rows, threads, TAMIS_CONSUME_ROWS_BYTES>>>(a, out, done, !pairs,
-                                                                         tamis_raised_k{});
+    tamis_consume_rows_sm90<<<fresh ? rows : std::min(rows, 660u), threads,
+                              TAMIS_CONSUME_ROWS_BYTES>>>(a, out, done, fresh);
     tamis_consume_fast_smxx<<<std::min(rows, 264u), tamis::kFastThreads,
                               (size_t)consume_bytes(a.width)>>>(a, out, done);
+}
+
+/* Decodes K of requests that have a place, in `positions` positions. */
+void raise(const tamis_raise_args &a) {
+    tamis_raise_k_smxx<<<132 * 8, 256>>>(a);
+}
+
+tamis_raise_args raise_of(Call &c, const std::vector<int32_t> &first,
+                          const std::vector<int32_t> &length, int64_t positions) {
+    tamis_raise_args a = {};
+    std::vector<uint8_t> codes((size_t)positions * 128, 0x5A);
+    std::vector<float> scales((size_t)positions, -1.0f);
+    a.to.codes = c.keep(on_device(codes));
+    a.to.scales = c.keep(on_device(scales));
+    a.to.first = c.keep(on_device(first));
+    a.to.length = c.keep(on_device(length));
+    a.k = c.score.k;
+    a.page_table = c.score.rows.page_table;
+    a.page_table_stride = c.score.rows.page_table_stride;
+    a.requests = c.score.rows.requests;
+    return a;
 }
 
 void topk(const tamis_topk_args &a) {
@@ -68,11 +92,38 @@ void topk_pool(const tamis_topk_args &a) {
 
 /* ---- checks ---- */
 
-int done_rows; /* by Hopper's kernels */
+int done_rows, raised_rows; /* by Hopper's kernels: in all, and from decoded K */
+
+/* Three requests with pages in other orders, and K decoded of all, or of the first and the last. */
+tamis_raised_k add_requests(Call &c, const Shape &s, random_bits &bits) {
+    std::vector<int32_t> table((size_t)c.score.k.size), tables, request((size_t)s.rows);
+    CHECK(cudaMemcpy(table.data(), c.score.rows.page_table, table.size() * 4,
+                     cudaMemcpyDeviceToHost));
+    for (size_t i = 0; i < 3; i++) { /* `physical` is of one table */
+        for (size_t p = 0; p < table.size(); p++) {
+            tables.push_back(table[s.physical ? p : (p + i) % table.size()]);
+        }
+    }
+    for (auto &r : request) {
+        r = (int32_t)(bits() % 4) - (bits() % 5 == 0 ? 9 : 1);
+    }
+    c.score.rows.requests = 3;
+    c.score.rows.page_table = c.keep(on_device(tables));
+    c.score.rows.request = c.keep(on_device(request));
+    c.topk.rows = c.score.rows;
+    const int32_t n = (int32_t)s.positions, each = (n + 63) / 64 * 64;
+    const int32_t gap = 64 * (int32_t)(bits() % 3), middle = bits() % 3 ? -1 : gap + each;
+    const tamis_raise_args a =
+        raise_of(c, {gap, middle, gap + 2 * each}, {n, middle < 0 ? 0 : n, n}, 3 * each + 256);
+    raise(a);
+    return a.to;
+}
 
 bool check(const Shape &s, uint64_t seed) {
     Call c;
     make(c, s, seed);
+    random_bits bits(seed);
+    const tamis_raised_k raised = add_requests(c, s, bits);
     Outputs want = outputs_of(c, s), got = outputs_of(c, s);
     bool good = true;
     CHECK(cudaMemset(want.logits, 0x5A, (size_t)want.logits_bytes));
@@ -92,7 +143,7 @@ bool check(const Shape &s, uint64_t seed) {
                          s.rows * c.columns, c.columns, s);
         }
     }
-    if (s.bf16 || s.width > 2048) {
+    if (s.bf16) {
         return good;
     }
     /* topk takes every listed column: those past the count must not name blocks there. */
@@ -117,17 +168,27 @@ bool check(const Shape &s, uint64_t seed) {
         CHECK(cudaMemset(o->selection.counts, 0x5A, (size_t)s.rows * 4));
     }
     topk(c.topk);
-    for (int how : {0, 1, 2, 3}) { /* topk, one kernel, Hopper's with and without pairs */
-        if (how >= 2 && (s.topk > TAMIS_CONSUME_MAX_TOPK || s.round || s.width < 2)) {
+    for (int how : {0, 1, 2, 3}) { /* topk, one kernel, Hopper's from pages and from decoded K */
+        if (how == 0 ? s.width > 2048 : how >= 2 && (s.topk > TAMIS_CONSUME_MAX_TOPK || s.round)) {
             continue;
         }
         if (how >= 2) {
             CHECK(cudaMemset(got.logits, 0x5A, (size_t)got.logits_bytes));
-            consume_sm90(c.score, got.selection, got.logits, how == 2);
+            int32_t *words = (int32_t *)got.logits;
+            consume_sm90(c.score, got.selection, words, how == 2 ? tamis_raised_k{} : raised);
             std::vector<int32_t> done((size_t)s.rows);
-            CHECK(cudaMemcpy(done.data(), got.logits, done.size() * 4, cudaMemcpyDeviceToHost));
+            CHECK(cudaMemcpy(done.data(), words, done.size() * 4, cudaMemcpyDeviceToHost));
             for (int d : done) {
                 done_rows += d == 1;
+            }
+            if (how == 3) { /* once more, to count */
+                tamis_consume_raised_sm90<<<(unsigned)s.rows, tamis::hopper::kGroupThreads,
+                                            TAMIS_CONSUME_RAISED_BYTES>>>(c.score, got.selection,
+                                                                          words, raised);
+                CHECK(cudaMemcpy(done.data(), words, done.size() * 4, cudaMemcpyDeviceToHost));
+                for (int d : done) {
+                    raised_rows += d == 1;
+                }
             }
         } else if (how == 1) {
             consume_fast(c.score, got.selection);
@@ -150,15 +211,15 @@ bool check(const Shape &s, uint64_t seed) {
 }
 
 bool check_all() {
-    static const int widths[] = {1, 3, 5, 33, 64, 301, 2047, 2048};
+    static const int widths[] = {1, 3, 5, 33, 64, 301, 2047, 2048, 4096, 16, 17};
     static const int pages[] = {64, 8, 256, 128};
-    static const int topks[] = {512, 1, 7, 4096, 2048, 513};
+    static const int topks[] = {512, 1, 7, 4096, 768, 513};
     bool good = true;
     int cases = 0;
     for (int i = 0; i < 96; i++) {
         Shape s = {};
         s.rows = 1 + i % 37;
-        s.width = widths[i % 8];
+        s.width = widths[i % 11];
         s.page = pages[i / 3 % 4];
         s.positions = 8 * s.width + 1000 + i * 331;
         s.topk = topks[i % 6];
@@ -174,9 +235,9 @@ bool check_all() {
         good &= check(s, (uint64_t)i + 99);
         cases++;
     }
-    good &= done_rows > 0;
-    printf("check: %d cases, %d rows by wgmma, %s\n", cases, done_rows,
-           good ? "all bytes equal" : "FAILED");
+    good &= done_rows > 0 && raised_rows > 0;
+    printf("check: %d cases, %d rows by wgmma, %d of them from decoded K, %s\n", cases, done_rows,
+           raised_rows, good ? "all bytes equal" : "FAILED");
     return good;
 }
 
@@ -231,9 +292,11 @@ void time_all(int rows) {
             int steps = rows >= 64 ? 8 : std::max(1, 512 / (ctas * 8));
             show("scores, fast", [&] { score_fast(c.score, ctas, steps); });
             show("consume, fast", [&] { consume_fast(c.score, o.selection); });
-            show("consume, rows", [&] { consume_sm90(c.score, o.selection, o.logits, false); });
-            show("consume, pairs and rows",
-                 [&] { consume_sm90(c.score, o.selection, o.logits, true); });
+            const tamis_raise_args args = raise_of(c, {0}, {(int32_t)positions}, positions);
+            int32_t *done = (int32_t *)o.logits;
+            show("decode K", [&] { raise(args); });
+            show("consume, pages", [&] { consume_sm90(c.score, o.selection, done, {}); });
+            show("consume, decoded K", [&] { consume_sm90(c.score, o.selection, done, args.to); });
         }
     }
 }
@@ -244,11 +307,9 @@ int main(int argc, char **argv) {
     cudaDeviceProp device;
     CHECK(cudaGetDeviceProperties(&device, 0));
     CHECK(cudaFuncSetAttribute(tamis_consume_fast_smxx, cudaFuncAttributeMaxDynamicSharedMemorySize,
-                               consume_bytes(2048)));
-    for (auto kernel :
-         {(const void *)tamis_consume_pairs_sm90, (const void *)tamis_consume_rows_sm90}) {
-        CHECK(cudaFuncSetAttribute(kernel, cudaFuncAttributePreferredSharedMemoryCarveout, 100));
-    }
+                               consume_bytes(TAMIS_CONSUME_MAX_WIDTH)));
+    CHECK(cudaFuncSetAttribute(tamis_consume_rows_sm90,
+                               cudaFuncAttributePreferredSharedMemoryCarveout, 100));
     std::string what = argc > 1 ? argv[1] : "check";
     if (what == "check") {
         return check_all() ? 0 : 1;

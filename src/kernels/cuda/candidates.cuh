@@ -2,10 +2,10 @@
 /*
  * candidates.cuh: a row's best columns out of a stream of them, by a CTA of four warps.
  *
- * Each warp adds the keys that are not below the row's floor to a segment of its own, without
+ * Each warp adds the scores that are not below the row's floor to a segment of its own, without
  * atomics. Before a segment can overflow, the pool is thinned to the best, which raises the floor:
  * of 16,384 columns in any order about one in six is ever stored. Columns come in any order, and
- * equal keys go to the lowest ones.
+ * equal scores go to the lowest ones. NaN is never stored.
  */
 #ifndef TAMIS_CUDA_CANDIDATES_CUH
 #define TAMIS_CUDA_CANDIDATES_CUH
@@ -16,14 +16,13 @@ namespace tamis {
 namespace hopper {
 
 constexpr int kGroupThreads = 128, kGroupWarps = 4;
-constexpr int kSegment = 384; /* candidates of a warp and row */
+constexpr int kSegment = 384; /* candidates of a warp */
 constexpr int kRound = 4;     /* turns of 32 columns a warp between two looks at the segments */
 /* Thinned to at most 5/4 topk, a segment has room for a round: topk is at most this. */
 constexpr int kMaxTopk = (kSegment - 32 * kRound) * kGroupWarps * 3 / 4;
 
 struct alignas(16) RowPool {
-    uint32_t keys[kGroupWarps][kSegment];
-    uint16_t columns[kGroupWarps][kSegment];
+    uint2 items[kGroupWarps][kSegment]; /* a score's bits, its column */
 };
 
 /* Sums over the CTA, in all threads; leaves at a barrier. Calls alternate `which`. */
@@ -41,30 +40,95 @@ __device__ inline uint32_t ordered_key(float score) {
     return bits ^ ((uint32_t)((int32_t)bits >> 31) | 0x80000000u);
 }
 
-/* What may still be among a row's best: count of the warp's segment, and the least key that can. */
+/* What may still be among a row's best: count of the warp's segment, and the least such score. */
 struct Best {
-    uint32_t count, floor;
+    uint32_t count;
+    float floor;
+};
+
+/* Where a warp's next candidate goes, in shared memory. */
+struct Segment {
+    uint32_t start, to;
+
+    __device__ Segment(const RowPool &pool) {
+        start = (uint32_t)__cvta_generic_to_shared(pool.items[threadIdx.x / 32]);
+        to = start;
+    }
+    /* Whole warp; below: bits of lower lanes. */
+    __device__ void offer(float score, uint32_t column, float floor, uint32_t below) {
+        const bool pass = score >= floor;
+        const uint32_t lanes = __ballot_sync(kAll, pass);
+        if (pass) {
+            asm volatile("st.shared.v2.u32 [%0],{%1,%2};" ::"r"(to + 8 * __popc(lanes & below)),
+                         "r"(__float_as_uint(score)), "r"(column)
+                         : "memory");
+        }
+        to += 8 * (uint32_t)__popc(lanes);
+    }
+    __device__ uint32_t count() const {
+        return (to - start) / 8;
+    }
+    __device__ void restart(uint32_t count) {
+        to = start + 8 * count;
+    }
+    __device__ bool lacks_a_round() const {
+        return to > start + 8 * (kSegment - 32 * kRound);
+    }
 };
 
 constexpr int kEach = kSegment / 32;
 
+/* A thread's share of its warp's segment: keys of at least 1, 0 is none. */
+struct Share {
+    uint32_t keys[kEach];
+    uint16_t columns[kEach];
+
+    __device__ Share(const RowPool &pool, uint32_t count) {
+        const uint32_t lane = threadIdx.x & 31, warp = threadIdx.x / 32;
+#pragma unroll
+        for (int i = 0; i < kEach; i++) {
+            const bool in = lane + 32 * i < count;
+            const uint2 item = in ? pool.items[warp][lane + 32 * i] : make_uint2(0, 0);
+            keys[i] = in ? ordered_key(__uint_as_float(item.x)) : 0;
+            columns[i] = (uint16_t)item.y;
+        }
+    }
+    __device__ uint32_t top() const {
+        uint32_t top = 0;
+#pragma unroll
+        for (int i = 0; i < kEach; i++) {
+            top = max(top, keys[i]);
+        }
+        return top;
+    }
+    __device__ uint32_t above(uint32_t key) const {
+        uint32_t n = 0;
+#pragma unroll
+        for (int i = 0; i < kEach; i++) {
+            n += keys[i] > key;
+        }
+        return n;
+    }
+    /* Equal ones up to a column. */
+    __device__ uint32_t equal(uint32_t key, uint32_t column) const {
+        uint32_t n = 0;
+#pragma unroll
+        for (int i = 0; i < kEach; i++) {
+            n += keys[i] == key && columns[i] <= column;
+        }
+        return n;
+    }
+};
+
 /*
  * Thins the pool to its best `want` at least and at most `most`, and spreads them over the
- * segments. Keys are at least 1, so that 0 is none. Whole CTA, from a barrier to a barrier.
+ * segments. Whole CTA, from a barrier to a barrier.
  */
 __device__ inline void thin(uint32_t (&sums)[kGroupWarps][2], RowPool &pool, Best &best,
                             uint32_t want, uint32_t most) {
     const uint32_t lane = threadIdx.x & 31, warp = threadIdx.x / 32;
-    uint32_t keys[kEach], top = 0, which = 1;
-    uint16_t columns[kEach];
-#pragma unroll
-    for (int i = 0; i < kEach; i++) {
-        const bool in = lane + 32 * i < best.count;
-        keys[i] = in ? pool.keys[warp][lane + 32 * i] : 0;
-        columns[i] = in ? pool.columns[warp][lane + 32 * i] : 0;
-        top = max(top, keys[i]);
-    }
-    top = __reduce_max_sync(kAll, top);
+    const Share share(pool, best.count);
+    uint32_t which = 1, top = __reduce_max_sync(kAll, share.top());
     if (lane == 0) {
         sums[warp][0] = top;
     }
@@ -72,16 +136,11 @@ __device__ inline void thin(uint32_t (&sums)[kGroupWarps][2], RowPool &pool, Bes
     top = max(max(sums[0][0], sums[1][0]), max(sums[2][0], sums[3][0]));
     uint32_t all = sum_of_cta(sums, lane == 0 ? best.count : 0, which);
     /* Entries: all at or above bottom, `above` above top; fewer than `want` are above the cut. */
-    uint32_t bottom = best.floor, above = 0;
+    uint32_t bottom = ordered_key(best.floor), above = 0;
 #pragma unroll 1
     while (bottom < top && all > most) {
         const uint32_t middle = bottom + (top - bottom) / 2;
-        uint32_t n = 0;
-#pragma unroll
-        for (int i = 0; i < kEach; i++) {
-            n += keys[i] > middle;
-        }
-        n = sum_of_cta(sums, n, which ^= 1);
+        const uint32_t n = sum_of_cta(sums, share.above(middle), which ^= 1);
         if (n < want) {
             top = middle;
             above = n;
@@ -96,12 +155,7 @@ __device__ inline void thin(uint32_t (&sums)[kGroupWarps][2], RowPool &pool, Bes
 #pragma unroll 1
         while (first < last) {
             const uint32_t middle = (first + last) / 2;
-            uint32_t n = 0;
-#pragma unroll
-            for (int i = 0; i < kEach; i++) {
-                n += keys[i] == bottom && columns[i] <= middle;
-            }
-            n = sum_of_cta(sums, n, which ^= 1);
+            const uint32_t n = sum_of_cta(sums, share.equal(bottom, middle), which ^= 1);
             if (n < want - above) {
                 first = middle + 1;
             } else {
@@ -109,29 +163,25 @@ __device__ inline void thin(uint32_t (&sums)[kGroupWarps][2], RowPool &pool, Bes
             }
         }
     }
-    uint32_t kept = 0;
-#pragma unroll
-    for (int i = 0; i < kEach; i++) {
-        kept += keys[i] > bottom || (keys[i] == bottom && columns[i] <= last);
-    }
-    all = sum_of_cta(sums, kept, which ^= 1);
+    all = sum_of_cta(sums, share.above(bottom) + share.equal(bottom, last), which ^= 1);
     uint32_t at = 0;
     for (uint32_t w = 0; w < warp; w++) {
         at += sums[w][which];
     }
 #pragma unroll
     for (int i = 0; i < kEach; i++) {
-        const bool keep = keys[i] > bottom || (keys[i] == bottom && columns[i] <= last);
+        const uint32_t key = share.keys[i], column = share.columns[i];
+        const bool keep = key > bottom || (key == bottom && column <= last);
         const uint32_t lanes = __ballot_sync(kAll, keep);
         const uint32_t rank = at + (uint32_t)__popc(lanes & ((1u << lane) - 1));
         if (keep) {
-            pool.keys[rank % kGroupWarps][rank / kGroupWarps] = keys[i];
-            pool.columns[rank % kGroupWarps][rank / kGroupWarps] = columns[i];
+            pool.items[rank % kGroupWarps][rank / kGroupWarps] =
+                make_uint2(__float_as_uint(score_of_key(key)), column);
         }
         at += (uint32_t)__popc(lanes);
     }
     best.count = (all + kGroupWarps - 1 - warp) / kGroupWarps;
-    best.floor = bottom;
+    best.floor = score_of_key(bottom);
     __syncthreads();
 }
 

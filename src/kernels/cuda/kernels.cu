@@ -8,6 +8,7 @@
 #include "sparse_mqa_logits.cu"
 #include "consume.cu"
 #include "consume_sm90.cu"
+#include "consume_raised.cu"
 #include "decode.cu"
 #include "block_max.cu"
 #include "publish.cu"

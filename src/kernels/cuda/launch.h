@@ -65,8 +65,7 @@ tamis_status tamis_cuda_queue_consume(const tamis_cuda *cuda,
 int tamis_cuda_consume_is_grouped(const tamis_cuda *cuda, const tamis_sparse_mqa_logits_args *score,
                                   const tamis_selection *out);
 /* Whether consume_sm90.cu takes rows that the fast scorer takes, and then both of a consumer by it:
- * score->logits is its scratch, of so many words a row of `width` blocks. */
-int64_t tamis_cuda_group_words(int64_t width);
+ * score->logits is its scratch, a word a row. */
 int tamis_cuda_consumes_in_groups(const tamis_cuda *cuda, const tamis_sparse_mqa_logits_args *score,
                                   const tamis_selection *out);
 tamis_status tamis_cuda_queue_consume_groups(const tamis_cuda *cuda,

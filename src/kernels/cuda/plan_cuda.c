@@ -113,8 +113,7 @@ tamis_tiling tamis_cuda_sparse_tiling(const tamis_indexer *indexer,
 
 tamis_tiling tamis_cuda_group_tiling(const tamis_indexer *indexer,
                                      const tamis_plan_limits *limits) {
-    int64_t width = tamis_model_topk_blocks(&indexer->model);
-    tamis_tiling t = scores_tiling(tamis_cuda_group_words(width), indexer, limits);
+    tamis_tiling t = scores_tiling(1, indexer, limits); /* rounded up: a word is enough */
     t.rows = t.rows < GROUP_ROWS ? t.rows : GROUP_ROWS;
     return t;
 }

@@ -1,0 +1,199 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * consume_raised.cu: a consumer's rows whose K was decoded before (raised_k.h), by Hopper's wgmma:
+ * fragments of A come from memory straight into registers. A warpgroup takes a row, four share a
+ * multiprocessor, and each has two tiles' products under way, then the loads of the next two.
+ * Included after consume_sm90.cu.
+ */
+#include "consume_row.cuh"
+#include "kernels/cuda/raised_k.h"
+#include "wgmma.cuh"
+
+#if !defined(__CUDA_ARCH__) || defined(__CUDA_ARCH_FEAT_SM90_ALL)
+
+namespace tamis {
+namespace hopper {
+
+constexpr int kRingTurns = 16;              /* turns whose blocks are placed */
+constexpr int kBatchTurns = kRingTurns / 2; /* placed at a time: a block a lane */
+constexpr uint32_t kNoPlace = 0x7FFFFFFFu;
+
+struct RaisedShared {
+    RowShared row;
+    /* Of a warp's turn and half warp: first positions of both tiles' blocks, of any where there is
+     * none; then the same, kNoPlace where there is none. */
+    uint4 places[kGroupWarps][kRingTurns][2];
+    struct { /* of the list, which few instructions ask for */
+        const int32_t *blocks;
+        int32_t count, length, first;
+    } list;
+};
+
+/* Bits of `yes` where mask has ones, else of `no`. */
+__device__ inline float choose(uint32_t mask, float yes, float no) {
+    uint32_t d;
+    asm("lop3.b32 %0,%1,%2,%3,0xCA;"
+        : "=r"(d)
+        : "r"(mask), "r"(__float_as_uint(yes)), "r"(__float_as_uint(no)));
+    return __uint_as_float(d);
+}
+
+/* The fragments of a tile: the lane's of the block at `place`. Not before a product that reads the
+ * same registers was waited for. */
+__device__ inline void load_tile(uint32_t (&tile)[4][4], const uint8_t *codes, uint32_t place) {
+    const uint8_t *at = codes + (uint64_t)place * 128;
+#pragma unroll
+    for (int j = 0; j < 4; j++) {
+        asm volatile("ld.global.nc.v4.u32 {%0,%1,%2,%3},[%4];"
+                     : "=r"(tile[j][0]), "=r"(tile[j][1]), "=r"(tile[j][2]), "=r"(tile[j][3])
+                     : "l"(at + 256 * j));
+    }
+}
+
+/* The blocks that a warp takes of turns of the row. */
+struct Placer {
+    RaisedShared &s;
+    int32_t next, id; /* of the lane's block in the batch that is placed next */
+
+    __device__ int32_t id_at(int32_t i) const {
+        return i < s.list.count ? __ldg(s.list.blocks + i) : -1;
+    }
+    __device__ explicit Placer(RaisedShared &shared) : s(shared) {
+        const int lane = threadIdx.x & 31, warp = threadIdx.x / 32;
+        next = kTurn * (lane / 4) + 4 * warp + (lane & 3);
+        id = id_at(next);
+    }
+    /* Those of kBatchTurns turns, from ring place `turn` on. Whole warp. */
+    __device__ void place(uint32_t turn) {
+        const uint32_t lane = threadIdx.x & 31, first = (uint32_t)s.list.first;
+        const bool in = (uint32_t)id <= (uint32_t)(s.list.length - 1) / kBlock;
+        const uint32_t place = first + kBlock * (uint32_t)id;
+        uint32_t *to =
+            (uint32_t *)&s.places[threadIdx.x / 32][turn + lane / 4][lane >> 1 & 1] + (lane & 1);
+        to[0] = in ? place : first;
+        to[2] = in ? place : kNoPlace;
+        next += kTurn * kBatchTurns;
+        id = id_at(next);
+        __syncwarp();
+    }
+};
+
+/*
+ * All blocks of the row's list into the pool. Turn i: blocks 16 i .. 16 i + 15, four a warp. Lane
+ * l has in tile t of a turn rows of the product for positions 2 p and 2 p + 1 of block 2 (l / 16) +
+ * t of the four, p = l / 4 % 4, and ends with position 2 p + (l & 1) of tile l >> 1 & 1. Returns
+ * whether one of its positions is wide.
+ */
+__device__ inline bool score_raised(RaisedShared &s, const tamis_raised_k &raised, uint32_t topk,
+                                    Best &best) {
+    const uint32_t lane = threadIdx.x & 31, half = lane >> 4, warp = threadIdx.x / 32;
+    const uint32_t own = 2 * (lane / 4 & 3) + (lane & 1), below = (1u << lane) - 1;
+    const uint8_t *const codes = opaque(raised.codes + (lane & 15) * 16);
+    const uint8_t *const scales = opaque((const uint8_t *)(raised.scales + own));
+    const int32_t end = s.list.first + s.list.length - (int32_t)own;
+    /* Through shuffles, since the compiler makes anew every time what it can. */
+    const uint32_t odd = __shfl_sync(kAll, 0u - (lane & 1), (int)lane);
+    const uint32_t upper = __shfl_sync(kAll, 0u - (lane >> 1 & 1), (int)lane);
+    const uint32_t ring = (uint32_t)__cvta_generic_to_shared(&s.places[warp][0][half]);
+    uint32_t column = (4 * warp + 2 * half + (lane >> 1 & 1)) * kBlock + own, wide = 0, slot = 0;
+    Segment segment(s.row.pool);
+    const Weights weights = load_weights(s.row.weights);
+    auto places_at = [&](uint32_t slot) {
+        uint4 at;
+        asm volatile("ld.shared.v4.u32 {%0,%1,%2,%3},[%4];"
+                     : "=r"(at.x), "=r"(at.y), "=r"(at.z), "=r"(at.w)
+                     : "r"(ring + slot));
+        return at;
+    };
+    auto load_scale = [&](const uint4 &at) {
+        const uint32_t place =
+            __float_as_uint(choose(upper, __uint_as_float(at.w), __uint_as_float(at.z)));
+        float scale = __uint_as_float(TAMIS_NAN_BITS); /* which no floor lets pass */
+        if ((int32_t)place < end) {
+            scale = __ldg((const float *)(scales + (uint64_t)place * 4));
+        }
+        return scale;
+    };
+    Placer placer(s);
+    placer.place(0);
+    placer.place(kBatchTurns);
+    uint4 at = places_at(0);
+    uint32_t tile0[4][4], tile1[4][4];
+    load_tile(tile0, codes, at.x);
+    load_tile(tile1, codes, at.y);
+    float coming = load_scale(at);
+#pragma unroll 1
+    for (int32_t left = (s.list.count + kTurn - 1) / kTurn; left > 0; left--) {
+        uint32_t d0[16], d1[16];
+        float p[4];
+        const float scale = coming;
+        slot = (slot + sizeof s.places[0][0]) % sizeof s.places[0];
+        multiply(d0, tile0, kSharedBase / 16);
+        multiply(d1, tile1, kSharedBase / 16);
+        at = places_at(slot);
+        multiply_wait<1>(d0);
+        load_tile(tile0, codes, at.x);
+        coming = load_scale(at);
+        weigh_signed(weights, d0, p[0], p[1]);
+        multiply_wait<0>(d1);
+        load_tile(tile1, codes, at.y);
+        weigh_signed(weights, d1, p[2], p[3]);
+        const float x =
+            __fadd_rn(choose(odd, p[1], p[0]), __shfl_xor_sync(kAll, choose(odd, p[0], p[1]), 1));
+        const float y =
+            __fadd_rn(choose(odd, p[3], p[2]), __shfl_xor_sync(kAll, choose(odd, p[2], p[3]), 1));
+        const float sum =
+            __fadd_rn(choose(upper, y, x), __shfl_xor_sync(kAll, choose(upper, x, y), 2));
+        segment.offer(__fmul_rn(sum, scale), column, best.floor, below);
+        wide |= __float_as_uint(scale); /* its sign */
+        column += kTurn * kBlock;
+        if (slot % (kRound * sizeof s.places[0][0]) == 0) {
+            if (__syncthreads_or(segment.lacks_a_round())) {
+                best.count = segment.count();
+                thin(s.row.sums, s.row.pool, best, topk, topk + topk / 4);
+                segment.restart(best.count);
+            }
+            if (slot % (sizeof s.places[0] / 2) == 0) {
+                placer.place((slot / sizeof s.places[0][0]) ^ kBatchTurns);
+            }
+        }
+    }
+    best.count = segment.count();
+    return wide >> 31;
+}
+
+} // namespace hopper
+} // namespace tamis
+
+static_assert(sizeof(tamis::hopper::RaisedShared) == TAMIS_CONSUME_RAISED_BYTES, "consume_args.h");
+
+/* Rows whose request has decoded K; the others are left with done 0. */
+extern "C" __global__ void __launch_bounds__(tamis::hopper::kGroupThreads, 4)
+    tamis_consume_raised_sm90(const __grid_constant__ tamis_sparse_mqa_logits_args a,
+                              const __grid_constant__ tamis_selection out, int32_t *done,
+                              const __grid_constant__ tamis_raised_k raised) {
+    extern __shared__ __align__(1024) uint8_t memory[];
+    auto &s = *(tamis::hopper::RaisedShared *)memory;
+    const int64_t r = blockIdx.x;
+    const tamis::Listed list = tamis::listed_of(a, r);
+    const int64_t request =
+        tamis::clamp(a.rows.request ? a.rows.request[r] : 0, 0, a.rows.requests - 1);
+    const int32_t first = raised.first[request];
+    bool whole = false;
+    if (list.count == 0 || (first >= 0 && list.length <= raised.length[request])) {
+        if (threadIdx.x == 0) {
+            s.list.blocks = list.blocks;
+            s.list.count = list.count;
+            s.list.length = list.length;
+            s.list.first = first;
+        }
+        whole = tamis::hopper::consume_row(s.row, a, out, list, r, [&](tamis::hopper::Best &best) {
+            return tamis::hopper::score_raised(s, raised, (uint32_t)out.topk, best);
+        });
+    }
+    if (threadIdx.x == 0) {
+        done[r] = whole;
+    }
+}
+
+#endif
