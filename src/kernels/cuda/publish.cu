@@ -2,17 +2,17 @@
 /*
  * publish.cu: the best blocks of each row, the newest always among them, as one list or two.
  *
- * By one CTA maxima are read twice: for a bound that enough blocks reach (each thread keeps its
- * best four), then for the candidates at or above it, a few times as many as are wanted. Where
- * those do not fit (scores mostly equal), the cut is found over the maxima themselves. By a cluster
- * of CTAs they are read once and stay in registers.
+ * By one CTA maxima are read twice: for a bound that enough blocks reach (each thread keeps eight
+ * of its best), then for the candidates at or above it, few more than are wanted. Where those do
+ * not fit (scores mostly equal), the cut is found over the maxima themselves. By a cluster of CTAs
+ * they are read once and stay in registers.
  */
 #include "pool.cuh"
 #include "publish_args.h"
 
 namespace tamis {
 
-constexpr int kPublishThreads = 512, kBoundLevels = 4, kAtOnce = 8;
+constexpr int kPublishThreads = 512, kBoundLists = 2, kBoundLevels = 4, kAtOnce = 8;
 constexpr int kCandidates = 8192, kListBytes = kCandidates * 8, kMostBlocks = TAMIS_MAX_TOPK + 1;
 
 /* A row's blocks as keys. */
@@ -67,13 +67,32 @@ template <int THREADS> struct PublishShared {
     uint32_t above[2][THREADS / 32], tied[2][THREADS / 32];
 };
 
-/* A key that `want` of the maxima reach, or 1. */
+/* How many keys a thread keeps of those that reach `key`, over the CTA. Calls alternate `round`. */
+__device__ inline uint32_t kept_above(PublishShared<kPublishThreads> &s,
+                                      const uint32_t (&best)[kBoundLists][kBoundLevels],
+                                      uint32_t key, int round) {
+    const int lane = threadIdx.x & 31;
+    uint32_t n = 0;
+#pragma unroll
+    for (int i = 0; i < kBoundLists * kBoundLevels; i++) {
+        n += best[i / kBoundLevels][i % kBoundLevels] >= key;
+    }
+    n = __reduce_add_sync(kAll, n);
+    if (lane == 0) {
+        s.tied[round][threadIdx.x / 32] = n;
+    }
+    __syncthreads();
+    return __reduce_add_sync(kAll, lane < kPublishThreads / 32 ? s.tied[round][lane] : 0);
+}
+
+/* A key that `want` of the maxima reach and, as a rule, few more; or 1. Threads keep the best of
+ * each of their lists, at least twice as many in all as are wanted, and halve between the least and
+ * the largest of these. */
 __device__ inline uint32_t bound_of_maxima(PublishShared<kPublishThreads> &s, const Maxima &maxima,
                                            uint32_t want) {
     constexpr int kWarps = kPublishThreads / 32;
     const int lane = threadIdx.x & 31, warp = threadIdx.x / 32;
-    const int level = ((int)want - 1) / kPublishThreads;
-    uint32_t best[kBoundLevels] = {0, 0, 0, 0};
+    uint32_t best[kBoundLists][kBoundLevels] = {};
     for (int base = threadIdx.x; base < maxima.n; base += kAtOnce * kPublishThreads) {
         float value[kAtOnce];
 #pragma unroll
@@ -83,27 +102,45 @@ __device__ inline uint32_t bound_of_maxima(PublishShared<kPublishThreads> &s, co
 #pragma unroll
         for (int j = 0; j < kAtOnce; j++) {
             uint32_t key = maxima.key_of(base + j * kPublishThreads, value[j]);
+            uint32_t(&list)[kBoundLevels] = best[j % kBoundLists];
 #pragma unroll
             for (int l = 0; l < kBoundLevels; l++) {
-                uint32_t more = max(best[l], key);
-                key = min(best[l], key);
-                best[l] = more;
+                uint32_t more = max(list[l], key);
+                key = min(list[l], key);
+                list[l] = more;
             }
         }
     }
-    uint32_t mine = 0;
+    uint32_t least = kAll, most = 0;
 #pragma unroll
-    for (int l = 0; l < kBoundLevels; l++) {
-        mine = l == level ? best[l] : mine;
+    for (int i = 0; i < kBoundLists; i++) {
+        least = min(least, best[i][kBoundLevels - 1]);
+        most = max(most, best[i][0]);
     }
-    mine = __reduce_min_sync(kAll, mine);
+    least = __reduce_min_sync(kAll, least);
+    most = __reduce_max_sync(kAll, most);
     if (lane == 0) {
-        s.above[0][warp] = mine;
+        s.above[0][warp] = least;
+        s.above[1][warp] = most;
     }
     __syncthreads();
-    mine = __reduce_min_sync(kAll, lane < kWarps ? s.above[0][lane] : kAll);
+    uint32_t low = __reduce_min_sync(kAll, lane < kWarps ? s.above[0][lane] : kAll);
+    uint32_t high = __reduce_max_sync(kAll, lane < kWarps ? s.above[1][lane] : 0); /* the pin's */
+    uint32_t n = kPublishThreads * kBoundLists * kBoundLevels;
+    low = n < want ? 0 : low;
+#pragma unroll 1
+    for (int round = 0; high - low > 1 && n > want + want / 8; round ^= 1) {
+        const uint32_t middle = low + (high - low) / 2;
+        const uint32_t reached = kept_above(s, best, middle, round);
+        if (reached >= want) {
+            low = middle;
+            n = reached;
+        } else {
+            high = middle;
+        }
+    }
     __syncthreads();
-    return max(mine, 1u);
+    return max(low, 1u);
 }
 
 /* take(i, rank, key) for every key above the cut's and the first `rest` equal ones, ascending.
