@@ -429,7 +429,7 @@ static tamis_batch with_lengths(scene *s, const int64_t *context, const int32_t 
 }
 
 /* Captured at lengths of nothing, replayed at others, over other K and tables, and again. */
-static void graphs_of(int32_t ratio) {
+static void graphs_of(int32_t ratio, int32_t mode) {
     static const request some[] = {{1400, 500}, {800, 190}, {500, 3}};
     static const int64_t zero[3] = {0}, shorter[] = {700, 800, 130};
     static const int32_t no_rows[4] = {0}, other_rows[] = {0, 127, 257, 387},
@@ -440,7 +440,7 @@ static void graphs_of(int32_t ratio) {
     layers *first = close_layers(sizes, some, COUNT(some));
     layers *second = close_layers(sizes, some, COUNT(some)); /* the same sizes, other bits */
     second->batch.padded_rows = second->batch.tokens + 3;
-    scene s = scene_of(first, 3, TAMIS_SPARSE_ON, 2048);
+    scene s = scene_of(first, 3, mode, 2048);
     with_lengths(&s, zero, no_rows);
     graphs g = {capture(&s, NULL, -1), {NULL}};
     tamis_step step = twin_step(s.plan, &s.t);
@@ -470,8 +470,10 @@ static void graphs_of(int32_t ratio) {
 
 static void graphs_replayed(void **state) {
     (void)state;
-    graphs_of(1);
-    graphs_of(2);
+    for (int32_t ratio = 1; ratio <= 2; ratio++) {
+        graphs_of(ratio, TAMIS_SPARSE_ON);
+        graphs_of(ratio, TAMIS_SPARSE_OFF);
+    }
 }
 
 static const struct CMUnitTest list[] = {
