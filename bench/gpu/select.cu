@@ -351,7 +351,7 @@ int check_all() {
         }
     }
     printf("lists: %d cases, %d failures\n", cases, failures);
-    static const int lists[] = {1, 3, 5, 33, 64, 301, 2047, 2048};
+    static const int lists[] = {1, 3, 513, 33, 768, 301, 2047, 2048};
     for (int i = 0; i < 32; i++) {
         Shape s = {};
         s.rows = 1 + i % 9;

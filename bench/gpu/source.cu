@@ -516,7 +516,7 @@ void time_chain(int rows, int64_t positions) {
     out.positions = (int32_t *)c.reserve(n * kTopk * 4);
     out.positions_stride = kTopk;
     uint32_t *done = c.on_device(std::vector<uint32_t>(n, 0u));
-    const int parts = std::max(1, multiprocessors / rows);
+    const int parts = std::max(1, std::min(multiprocessors / rows, (kOwn + 15) / 16));
     const int steps = std::min(8, std::max(1, kOwn / (parts * 64)));
     auto lists = [&] {
         tamis_publish_team_sm90<<<(unsigned)rows * tamis::kTeamSize, tamis::kTeamThreads,

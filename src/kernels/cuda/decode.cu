@@ -11,6 +11,8 @@ namespace tamis {
 /* One CTA a multiprocessor: 128 registers, and as many threads as that leaves to select. */
 constexpr int kSplitThreads = 512, kSplitWarps = kSplitThreads / 32;
 constexpr int kSplitItems = 4096; /* of the list of a pool */
+/* Up to so many columns all threads have some, in quads; a source's own selection is so short. */
+constexpr int kSplitQuads = 3, kShortColumns = 4 * kSplitQuads * kSplitThreads;
 
 /* Whether this CTA is the last of the row's `parts`: then it sees what the others wrote. */
 __device__ inline bool is_last(uint32_t *done, uint32_t parts, bool &shared) {
@@ -34,6 +36,46 @@ __device__ inline bool is_last(uint32_t *done, uint32_t parts, bool &shared) {
  * quads that lie dense over threads. */
 __device__ inline int scratch_place(int32_t column, int all_steps) {
     return (column % 32 / 4 * all_steps + column / 32) * 4 + column % 4;
+}
+
+/* Columns of the best `topk` keys of a row, ascending, to order, which may lie on the list; how
+ * many. Whole CTA. */
+__device__ inline uint32_t select_short(Pool<kSplitThreads> &pool, Item *items,
+                                        const uint32_t *keys, int columns, int all_steps,
+                                        uint32_t topk, uint16_t *order) {
+    const int chunk = chunk_of(columns, kSplitWarps);
+    uint4 held[kSplitQuads];
+#pragma unroll
+    for (int i = 0; i < kSplitQuads; i++) {
+        const int column = quad_column(chunk, i);
+        held[i] = make_uint4(0, 0, 0, 0);
+        if (128 * i < chunk && column < columns) {
+            held[i] = *(const uint4 *)(keys + scratch_place(column, all_steps));
+        }
+    }
+    pool_begin(pool);
+    auto quad = [&](int i) { return held[i]; };
+    return best_of_pool<kSplitThreads, kSplitQuads, kSplitItems>(pool, items, columns, topk, quad,
+                                                                 order);
+}
+
+/* The same of any length that scratch has room for. */
+__device__ inline uint32_t select_long(Pool<kSplitThreads> &pool, Item *items, const uint32_t *keys,
+                                       int columns, int all_steps, uint32_t topk, uint16_t *order) {
+    uint4 held[8];
+#pragma unroll
+    for (int i = 0; i < 8; i++) {
+        held[i] = make_uint4(0, 0, 0, 0);
+        if (32 * (int)threadIdx.x < columns) {
+            held[i] = *((const uint4 *)keys + i * all_steps + threadIdx.x);
+        }
+    }
+    pool_begin(pool);
+    auto again = [&](uint32_t bit) {
+        return keys[scratch_place((int32_t)(32 * threadIdx.x + bit), all_steps)];
+    };
+    return best_of_threads<kSplitThreads, kSplitItems>(pool, items, columns, topk, held, again,
+                                                       order);
 }
 
 } // namespace tamis
@@ -79,21 +121,11 @@ extern "C" __global__ void __launch_bounds__(tamis::kSplitThreads, 1)
         if (list.count > 0 ? !is_last(done + r, gridDim.x, last) : blockIdx.x != 0) {
             continue;
         }
-        const bool mine = (int)threadIdx.x < steps_of(list.count);
-        uint4 held[8];
-#pragma unroll
-        for (int i = 0; i < 8; i++) {
-            held[i] = make_uint4(0, 0, 0, 0);
-            if (mine) {
-                held[i] = *((const uint4 *)keys + i * all_steps + threadIdx.x);
-            }
-        }
-        pool_begin(pool);
-        auto again = [&](uint32_t bit) {
-            return keys[scratch_place((int32_t)(32 * threadIdx.x + bit), all_steps)];
-        };
-        const uint32_t want = best_of_threads<kSplitThreads, kSplitItems>(
-            pool, items, list.count * kBlock, (uint32_t)out.topk, held, again, order);
+        const int columns = list.count * kBlock;
+        const uint32_t want =
+            columns <= kShortColumns
+                ? select_short(pool, items, keys, columns, all_steps, (uint32_t)out.topk, order)
+                : select_long(pool, items, keys, columns, all_steps, (uint32_t)out.topk, order);
         for (uint32_t i = threadIdx.x; i < (uint32_t)out.topk; i += kSplitThreads) {
             const int column = i < want ? (int)order[i] : -1;
             write_column(out, r, i, list, a.k.page_size,

@@ -18,7 +18,8 @@ enum {
     GROUP_STEPS = 8,      /* at most */
     POOL_COLUMNS = 16384, /* whose keys fit shared memory */
     SPLIT_WARPS = 16,
-    LIVE_CTAS = 8, /* of a multiprocessor */
+    QUERY_WARPS = 4, /* of those: they load the query */
+    LIVE_CTAS = 8,   /* of a multiprocessor */
     FEW_ROWS = 264,
     TEAM_CTAS = 8, /* of publish.cu's clusters */
     TEAM_BLOCKS = 131072,
@@ -190,7 +191,8 @@ static tamis_status queue_split(const tamis_cuda *cuda, const tamis_sparse_mqa_l
                                 tamis_error *error) {
     tamis_sparse_mqa_logits_args a = *score;
     tamis_selection out = *selection;
-    int64_t parts = cuda->multiprocessors / a.rows.count;
+    int64_t most = (a.width + QUERY_WARPS * STEP_BLOCKS - 1) / (QUERY_WARPS * STEP_BLOCKS);
+    int64_t parts = least(cuda->multiprocessors / a.rows.count, most);
     parts = parts < 1 ? 1 : parts;
     int64_t each = a.width / (parts * SPLIT_WARPS * STEP_BLOCKS);
     int32_t steps = (int32_t)least(each < 1 ? 1 : each, GROUP_STEPS);

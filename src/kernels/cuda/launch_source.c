@@ -4,24 +4,24 @@
  * them, so a grid fills the device and depends on nothing else. Hopper's kernels where the image
  * has them; those for few rows where requests have few rows each, as far as the host knows.
  */
-#include <stddef.h>
-
 #include "kernels/cuda/launch.h"
 
 enum {
     PORTABLE_CTAS = 2 /* of a multiprocessor */,
     SM90_CTAS = 1,
-    FEW_ROWS = 1024, /* of a call, counted by every warp of source_few_sm90.cu */
+    FEW_ROWS = 512, /* of a call, counted by every warp of source_few_sm90.cu */
+    FEW_PAGE = 64,  /* slots at least: a warp's positions of a turn */
     LARGEST = INT32_MAX - (1 << 20)
 };
 
-/* Kernels for few rows: up to so many a request. */
+/* Kernels for few rows: up to so many a request. The last where K is not there decoded. */
 static const struct {
     int kernel, rows, ctas;
 } few_list[] = {
-    {TAMIS_CUDA_mqa_maxima_few1_sm90, 1, 5},
+    {TAMIS_CUDA_mqa_maxima_few1_sm90, 1, 4},
     {TAMIS_CUDA_mqa_maxima_few2_sm90, 2, 4},
     {TAMIS_CUDA_mqa_maxima_few4_sm90, 4, 3},
+    {TAMIS_CUDA_mqa_maxima_few4_sm90, 8, 3},
 };
 
 static const int64_t shared_of[] = {
@@ -47,22 +47,19 @@ int tamis_cuda_reads_raised(const tamis_cuda *cuda) {
            cuda->kernels[TAMIS_CUDA_mqa_logits_fast_sm90] != NULL;
 }
 
-/* Queues block maxima by a kernel for few rows: 1; 0: there is none for the call. */
-static int queue_few(const tamis_cuda *cuda, const tamis_mqa_logits_args *args, void *stream,
-                     tamis_status *status, tamis_error *error) {
-    tamis_mqa_logits_args a = *args;
-    void *parameters[] = {&a};
-    int64_t requests = a.rows.requests > 0 ? a.rows.requests : 1;
-    for (size_t i = 0; i < sizeof few_list / sizeof *few_list; i++) {
-        if (!a.logits && cuda->kernels[few_list[i].kernel] && a.rows.count <= FEW_ROWS &&
-            a.rows.count <= few_list[i].rows * requests) {
-            tamis_grid grid = {(int64_t)few_list[i].ctas * cuda->multiprocessors,
-                               a.rows.count > 0 ? 1 : 0, 0};
-            *status = tamis_cuda_launch(cuda, few_list[i].kernel, grid, stream, parameters, error);
-            return 1;
+/* What takes the call of few_list; -1: nothing. */
+static int few_of(const tamis_cuda *cuda, const tamis_mqa_logits_args *a, int decoded) {
+    const int kinds = (int)(sizeof few_list / sizeof *few_list) - decoded;
+    const int64_t requests = a->rows.requests > 0 ? a->rows.requests : 1;
+    if (a->logits || a->k.page_size < FEW_PAGE || a->rows.count > FEW_ROWS) {
+        return -1;
+    }
+    for (int i = 0; i < kinds; i++) {
+        if (a->rows.count <= few_list[i].rows * requests && cuda->kernels[few_list[i].kernel]) {
+            return i;
         }
     }
-    return 0;
+    return -1;
 }
 
 tamis_status tamis_cuda_queue_source(const tamis_cuda *cuda, const tamis_mqa_logits_args *args,
@@ -73,11 +70,11 @@ tamis_status tamis_cuda_queue_source(const tamis_cuda *cuda, const tamis_mqa_log
     void *parameters[] = {&a, &fill, &k};
     int kernel = a.logits ? TAMIS_CUDA_mqa_logits_fast_sm90 : TAMIS_CUDA_mqa_maxima_fast_sm90;
     int64_t ctas = SM90_CTAS;
-    tamis_status status = TAMIS_OK;
-    if (queue_few(cuda, args, stream, &status, error)) {
-        return status;
-    }
-    if (cuda->kernels[kernel] == NULL) {
+    const int few = few_of(cuda, args, k.codes != NULL);
+    if (few >= 0) { /* these take a alone */
+        kernel = few_list[few].kernel;
+        ctas = few_list[few].ctas;
+    } else if (cuda->kernels[kernel] == NULL) {
         kernel = a.logits ? TAMIS_CUDA_mqa_logits_fast_smxx : TAMIS_CUDA_mqa_maxima_fast_smxx;
         ctas = PORTABLE_CTAS;
     }

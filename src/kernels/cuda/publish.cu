@@ -353,7 +353,7 @@ extern "C" __global__ void __cluster_dims__(tamis::kTeamSize)
     extern __shared__ tamis::Item candidates[];
     __shared__ tamis::PublishShared<kThreads> s;
     __shared__ tamis::Spread spreads[tamis::kTeamSize];
-    __shared__ uint32_t counts[tamis::kTeamSize];
+    __shared__ uint32_t counts[2][tamis::kTeamSize];
     const int64_t r = blockIdx.x / tamis::kTeamSize;
     const int lane = threadIdx.x & 31, rank = tamis::team_rank();
     const tamis::Row row = tamis::row_of(a.rows, r, INT32_MAX);
@@ -378,28 +378,42 @@ extern "C" __global__ void __cluster_dims__(tamis::kTeamSize)
     tamis::team_sync();
     const tamis::Spread none = {0, tamis::kAll, 0};
     spread = tamis::reduce(lane < tamis::kTeamSize ? spreads[lane] : none);
-    const uint32_t below = spread.sure < most ? 0 : spread.bound;
-    uint32_t marks[1];
-    tamis::marks_above<kQuads>(below, chunk / 128, quad, marks);
-    const tamis::Ranks<kQuads> ranks = tamis::rank_marks<kThreads, kQuads>(s.pool.tied, marks);
-    if (threadIdx.x < tamis::kTeamSize) {
-        tamis::at_rank(counts, (int)threadIdx.x)[rank] = ranks.total;
-    }
+    uint32_t below = spread.sure < most ? 0 : spread.bound, low = below, top = spread.high;
+    uint32_t marks[1], all, before, total;
     tamis::Item *const own = candidates + tamis::kCandidates;
-    if (ranks.total <= tamis::kCandidates) {
-        tamis::list_marks<kQuads>(ranks, marks, chunk / 128, quad,
-                                  (uint32_t)(start + tamis::quad_column(chunk, 0)),
-                                  (uint32_t)__cvta_generic_to_shared(own));
+    /* Where a part of the row has few good blocks, its warps' bounds let too many through: then the
+     * bound is halved towards the best key until what reaches it fits, and is enough. */
+    for (int round = 0;; round ^= 1) {
+        tamis::marks_above<kQuads>(below, chunk / 128, quad, marks);
+        const tamis::Ranks<kQuads> ranks = tamis::rank_marks<kThreads, kQuads>(s.pool.tied, marks);
+        total = ranks.total;
+        if (threadIdx.x < tamis::kTeamSize) {
+            tamis::at_rank(counts[round], (int)threadIdx.x)[rank] = total;
+        }
+        if (total <= tamis::kCandidates) {
+            tamis::list_marks<kQuads>(ranks, marks, chunk / 128, quad,
+                                      (uint32_t)(start + tamis::quad_column(chunk, 0)),
+                                      (uint32_t)__cvta_generic_to_shared(own));
+        }
+        tamis::team_sync();
+        const uint32_t mine = lane < tamis::kTeamSize ? counts[round][lane] : 0;
+        all = __reduce_add_sync(tamis::kAll, mine);
+        before = __reduce_add_sync(tamis::kAll, lane < rank ? mine : 0);
+        if (all >= most && all <= tamis::kCandidates) {
+            break;
+        }
+        (all < most ? top : low) = below;
+        below = low + (top - low) / 2;
+        if (below == low) { /* equal keys */
+            all = tamis::kAll;
+            break;
+        }
     }
-    tamis::team_sync();
-    const uint32_t mine = lane < tamis::kTeamSize ? counts[lane] : 0;
-    const uint32_t all = __reduce_add_sync(tamis::kAll, mine);
-    const uint32_t before = __reduce_add_sync(tamis::kAll, lane < rank ? mine : 0);
     const int lists = a.list[1].width > 0 ? 2 : 1;
     if (all <= tamis::kCandidates) {
         for (int l = 0; l < lists; l++) {
             const uint32_t to = tamis::shared_at_rank(candidates + before, l);
-            for (uint32_t i = threadIdx.x; i < ranks.total; i += kThreads) {
+            for (uint32_t i = threadIdx.x; i < total; i += kThreads) {
                 tamis::store_if(to + 8 * i, own[i].key, own[i].id, true);
             }
         }

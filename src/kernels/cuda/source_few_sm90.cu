@@ -19,16 +19,19 @@ namespace tamis {
 namespace hopper {
 
 constexpr int kFewThreads = 128, kFewWarps = 4;
-constexpr int kFewTurn = 128;                 /* positions */
-constexpr int kFewOwn = kFewTurn / kFewWarps; /* of a warp: four times eight */
-constexpr int kFewStages = 3;                 /* turns whose K is there or on its way */
 
+/* A turn is 128 positions, 32 a warp, or twice that, where shared memory has room for it. */
+template <int kRows> constexpr int kFewHalves = kRows == 4 ? 1 : 2;
+template <int kRows> constexpr int kFewTurn = 128 * kFewHalves<kRows>;
+template <int kRows> constexpr int kFewOwn = 32 * kFewHalves<kRows>;
+/* Turns whose K is there or on its way. */
+template <int kRows> constexpr int kFewStages = kRows == 4 ? 3 : 2;
 /* CTAs of a multiprocessor, as launch_source.c queues them. */
-template <int kRows> constexpr int kFewCtas = kRows == 1 ? 5 : kRows == 2 ? 4 : 3;
+template <int kRows> constexpr int kFewCtas = kRows == 4 ? 3 : 4;
 
-struct FewTurn {
-    uint4 codes[4][32];  /* by lane */
-    uint32_t scales[32]; /* by lane */
+template <int kHalves> struct FewTurn {
+    uint4 codes[4 * kHalves][32]; /* by lane */
+    uint32_t scales[kHalves][32]; /* by lane */
 };
 
 /* Turns of a run that a CTA scores. */
@@ -39,7 +42,7 @@ struct FewPart {
 
 template <int kRows> struct alignas(1024) FewShared {
     uint32_t codes[kRows * 32][32]; /* as SourceShared's, heads in order */
-    FewTurn ring[kFewStages][kFewWarps];
+    FewTurn<kFewHalves<kRows>> ring[kFewStages<kRows>][kFewWarps];
     Table tables[4];            /* of a group that lies this deep below the largest */
     float weights[kRows][4][8]; /* of chain c: heads 2 c, 2 c + 1, 8 + 2 c, .. */
     FewPart parts[32];
@@ -90,7 +93,9 @@ __device__ inline uint32_t kept_in_register(uint32_t x) {
 }
 
 /* A warp's positions of turns, copied to shared memory one turn after another. */
-struct FewKeys {
+template <int kRows> struct FewKeys {
+    static constexpr int kHalves = kFewHalves<kRows>, kTurn = kFewTurn<kRows>,
+                         kOwn = kFewOwn<kRows>;
     const Run &run;
     const Pages k;
     const uint8_t *codes, *scales; /* of the lane, in a page at k.base */
@@ -104,15 +109,15 @@ struct FewKeys {
         : run(run), k(pages_of(a, run)), at(own_of(first)), end(min(own_of(end), run.longest)),
           ring(kept_in_register(ring)), to_scales(kept_in_register(scales_at - ring)) {
         const uint32_t lane = threadIdx.x & 31;
-        const bool paged = (k.start & (kFewOwn - 1)) == 0 && k.mask + 1 >= kFewOwn;
-        whole = paged ? min(this->end, run.longest - kFewOwn + 1) : 0;
+        const bool paged = (k.start & (kOwn - 1)) == 0 && k.mask + 1 >= kOwn;
+        whole = paged ? min(this->end, run.longest - kOwn + 1) : 0;
         codes = few_opaque(k.base + lane * 16);
         scales = few_opaque(k.base + ((k.mask + 1) * 64 + (8 * (lane & 3) + lane / 4) * 4));
         page = page_of(at);
     }
 
     __device__ static int32_t own_of(int32_t turn) {
-        return turn * kFewTurn + (int)(threadIdx.x / 32) * kFewOwn;
+        return turn * kTurn + (int)(threadIdx.x / 32) * kOwn;
     }
 
     __device__ uint32_t page_of(int32_t position) const {
@@ -125,16 +130,21 @@ struct FewKeys {
             const uint8_t *p = codes + (uint64_t)(place + slot * 4) * 16;
             const uint8_t *q = few_opaque(scales + (uint64_t)place * 16) + (uint64_t)slot * 4;
 #pragma unroll
-            for (int b = 0; b < 4; b++) {
+            for (int b = 0; b < 4 * kHalves; b++) {
                 asm volatile("cp.async.cg.shared.global [%0],[%1],16;" ::"r"(to + 512 * b),
                              "l"(p + 512 * b));
             }
-            asm volatile("cp.async.ca.shared.global [%0],[%1],4;" ::"r"(to + to_scales), "l"(q));
-            page = page_of(at + kFewTurn);
+#pragma unroll
+            for (int h = 0; h < kHalves; h++) {
+                asm volatile(
+                    "cp.async.ca.shared.global [%0],[%1],4;" ::"r"(to + to_scales + 128 * h),
+                    "l"(q + 128 * h));
+            }
+            page = page_of(at + kTurn);
         } else if (at < end) {
             copy_apart(to);
         }
-        at += kFewTurn;
+        at += kTurn;
         asm volatile("cp.async.commit_group;");
     }
 
@@ -142,16 +152,18 @@ struct FewKeys {
     __device__ void copy_apart(uint32_t to) const {
         const int lane = threadIdx.x & 31, r = lane / 4, c = lane & 3;
 #pragma unroll 1
-        for (int b = 0; b < 5; b++) {
-            const int32_t j = at + r + 8 * (b < 4 ? b : c);
+        for (int b = 0; b < 5 * kHalves; b++) {
+            const int h = b - 4 * kHalves; /* scales of a half, or block b */
+            const int32_t j = at + r + (h < 0 ? 8 * b : 32 * h + 8 * c);
             const uint32_t page = page_at(k, j), slot = readable(k, j) & k.mask;
             const uint8_t *p = k.base + (uint64_t)page * 16;
-            if (b < 4) {
+            if (h < 0) {
                 asm volatile("cp.async.cg.shared.global [%0],[%1],16,%2;" ::"r"(to + 512 * b),
                              "l"(p + slot * 64 + c * 16), "r"(j < run.longest ? 16 : 0));
             } else {
-                asm volatile("cp.async.ca.shared.global [%0],[%1],4,%2;" ::"r"(to + to_scales),
-                             "l"(p + (k.mask + 1) * 64 + slot * 4), "r"(j < run.longest ? 4 : 0));
+                asm volatile(
+                    "cp.async.ca.shared.global [%0],[%1],4,%2;" ::"r"(to + to_scales + 128 * h),
+                    "l"(p + (k.mask + 1) * 64 + slot * 4), "r"(j < run.longest ? 4 : 0));
             }
         }
     }
@@ -159,15 +171,15 @@ struct FewKeys {
 
 /* ---- maxima ---- */
 
-/* Of score[m], position `lane / 4` of block `lane % 4` of row m: the lane's row, and whether it is
- * the one that stores. */
-template <int kRows> __device__ inline int few_row() {
+/* Of kCount scores of position `lane / 4` of blocks `lane % 4`: the one whose maximum the lane ends
+ * with, and whether it is the one that stores. */
+template <int kCount> __device__ inline int few_entry() {
     const int lane = threadIdx.x & 31;
-    return kRows == 1 ? 0 : kRows == 2 ? lane / 16 : lane / 16 * 2 + lane / 8 % 2;
+    return kCount == 1 ? 0 : kCount == 2 ? lane / 16 : lane / 16 * 2 + lane / 8 % 2;
 }
-template <int kRows> __device__ inline bool few_stores() {
+template <int kCount> __device__ inline bool few_stores() {
     const int lane = threadIdx.x & 31;
-    return (lane & (kRows == 1 ? 28 : kRows == 2 ? 12 : 4)) == 0;
+    return (lane & (kCount == 1 ? 28 : kCount == 2 ? 12 : 4)) == 0;
 }
 
 __device__ inline float exchange_max(float low, float high, int bit) {
@@ -175,15 +187,15 @@ __device__ inline float exchange_max(float low, float high, int bit) {
     return fmaxf(upper ? high : low, __shfl_xor_sync(kAll, upper ? low : high, bit));
 }
 
-/* The maximum of block `lane % 4` of row few_row(). */
-template <int kRows> __device__ inline float few_maximum(const float (&score)[kRows]) {
+/* The maximum of score few_entry() over its block's positions. */
+template <int kCount> __device__ inline float few_maximum(const float (&score)[kCount]) {
     float best;
-    if (kRows == 4) {
-        best = exchange_max(exchange_max(score[0], score[2 % kRows], 16),
-                            exchange_max(score[1 % kRows], score[3 % kRows], 16), 8);
+    if (kCount == 4) {
+        best = exchange_max(exchange_max(score[0], score[2 % kCount], 16),
+                            exchange_max(score[1 % kCount], score[3 % kCount], 16), 8);
     } else {
-        best = kRows == 2 ? exchange_max(score[0], score[1 % kRows], 16)
-                          : fmaxf(score[0], __shfl_xor_sync(kAll, score[0], 16));
+        best = kCount == 2 ? exchange_max(score[0], score[1 % kCount], 16)
+                           : fmaxf(score[0], __shfl_xor_sync(kAll, score[0], 16));
         best = fmaxf(best, __shfl_xor_sync(kAll, best, 8));
     }
     return fmaxf(best, __shfl_xor_sync(kAll, best, 4));
@@ -199,84 +211,112 @@ __device__ inline uint4 read_ring(uint32_t from) {
     return x;
 }
 
+/* Scores of a half turn, from the lane's place of it on; returns its scales. Lane 4 r + c ends with
+ * position r of the warp's block c of the half. */
+template <int kRows>
+__device__ inline TurnScales score_half(FewShared<kRows> &s, uint32_t from, uint32_t scales,
+                                        uint32_t unit, const Weights &kept, bool round,
+                                        float (&score)[kRows]) {
+    const uint32_t q = (uint32_t)__cvta_generic_to_shared(s.codes) / 16;
+    const uint32_t tables = (uint32_t)__cvta_generic_to_shared(s.tables);
+    uint32_t word;
+    asm volatile("ld.shared.u32 %0,[%1];" : "=r"(word) : "r"(scales));
+    const TurnScales own = turn_scales(word);
+    auto table = [&](int b) {
+        const uint4 t = read_ring(add_bytes(tables, __shfl_sync(kAll, own.depths, b, 4), unit));
+        return Table{t.x, t.y, t.z, t.w};
+    };
+    float p[kRows][4];
+    uint32_t d0[16 * kRows], d1[16 * kRows];
+#pragma unroll
+    for (int b = 0; b < 4; b += 2) {
+        uint32_t(&d)[16 * kRows] = b ? d1 : d0;
+        uint32_t t[4][4];
+        decode_pair(t, read_ring(from + 512 * b), read_ring(from + 512 * b + 512), table(b),
+                    table(b + 1));
+        multiply(d, t, q);
+        multiply_wait<0>(d);
+#pragma unroll
+        for (int m = 0; m < kRows; m++) {
+            weigh_signed(kRows == 1 ? kept : load_weights(s.weights[m]), d + 16 * m, p[m][b],
+                         p[m][b + 1]);
+        }
+    }
+    float scale = __uint_as_float(max(own.largest << 23, 0x00400000u)); /* 2^-127: subnormal */
+    scale = (own.largest & 255u) == TAMIS_SCALE_NAN ? __uint_as_float(TAMIS_NAN_BITS) : scale;
+#pragma unroll
+    for (int m = 0; m < kRows; m++) {
+        score[m] = __fmul_rn(add_chains(p[m]), scale);
+        if (round) {
+            score[m] = tamis_round_bf16(score[m]);
+        }
+    }
+    return own;
+}
+
 /* Turns first .. end - 1 of a run whose q is in s; whether a position was wide. */
 template <int kRows>
 __device__ inline bool score_few(const tamis_mqa_logits_args &a, const Run &run, int32_t first,
-                                 int32_t end, FewShared<kRows> &s, FewKeys &keys) {
+                                 int32_t end, FewShared<kRows> &s, FewKeys<kRows> &keys) {
+    using Own = FewKeys<kRows>;
+    constexpr int kHalves = Own::kHalves, kCount = kRows * kHalves, kStages = kFewStages<kRows>;
     constexpr uint32_t kStageBytes = sizeof s.ring[0];
     const uint32_t lane = threadIdx.x & 31, c = lane & 3;
-    const uint32_t q = (uint32_t)__cvta_generic_to_shared(s.codes) / 16;
-    const uint32_t ring = keys.ring, to_scales = keys.to_scales,
-                   unit = kept_in_register(16u << (8 * c));
-    const uint32_t tables = (uint32_t)__cvta_generic_to_shared(s.tables);
+    const uint32_t ring = keys.ring, unit = kept_in_register(16u << (8 * c));
     const bool round = a.numerics == TAMIS_NUMERICS_BF16, wider = a.block_size == 16;
-    int32_t shortest = s.length[0],
-            own_length = few_stores<kRows>() ? s.length[few_row<kRows>()] : 0;
+    const int row = few_entry<kCount>() / kHalves, half = few_entry<kCount>() % kHalves;
+    int32_t shortest = s.length[0], own_length = few_stores<kCount>() ? s.length[row] : 0;
     for (int m = 1; m < kRows; m++) {
         shortest = min(shortest, s.length[m]);
     }
     if (wider && (c & 1)) {
         own_length = 0;
     }
-    /* Positions left from the warp's next ones on. */
-    int32_t left = shortest - FewKeys::own_of(first);
-    own_length -= FewKeys::own_of(first) + 8 * (int32_t)c;
-    float *out = a.block_max + (run.row + few_row<kRows>()) * a.block_max_stride +
-                 (FewKeys::own_of(first) / 8 + (int32_t)c >> (wider ? 1 : 0));
+    /* Positions left from the warp's next ones on, and from the lane's next block on. */
+    int32_t left = shortest - Own::own_of(first);
+    own_length -= Own::own_of(first) + 32 * half + 8 * (int32_t)c;
+    float *out = a.block_max + (run.row + row) * a.block_max_stride +
+                 (Own::own_of(first) / 8 + 4 * half + (int32_t)c >> (wider ? 1 : 0));
     out = few_opaque(out);
-    auto table = [&](uint32_t depths, int b) {
-        const uint4 t = read_ring(add_bytes(tables, __shfl_sync(kAll, depths, b, 4), unit));
-        return Table{t.x, t.y, t.z, t.w};
-    };
-    uint32_t stage = ring, free = ring + (kFewStages - 1) * kStageBytes;
+    uint32_t stage = ring, free = ring + (kStages - 1) * kStageBytes;
     const Weights kept = load_weights(s.weights[0]); /* of a single row */
     uint32_t wide = 0;
 #pragma unroll 1
     for (int32_t turn = first; turn < end; turn++) {
         keys.copy(free);
-        asm volatile("cp.async.wait_group %0;" ::"n"(kFewStages - 1) : "memory");
-        uint32_t word;
-        asm volatile("ld.shared.u32 %0,[%1];" : "=r"(word) : "r"(stage + to_scales));
-        const TurnScales own = turn_scales(word);
-        float p[kRows][4];
-        uint32_t d0[16 * kRows], d1[16 * kRows];
+        asm volatile("cp.async.wait_group %0;" ::"n"(kStages - 1) : "memory");
+        float score[kCount];
+        uint32_t depths[kHalves];
 #pragma unroll
-        for (int b = 0; b < 4; b += 2) {
-            uint32_t(&d)[16 * kRows] = b ? d1 : d0;
-            uint32_t t[4][4];
-            decode_pair(t, read_ring(stage + 512 * b), read_ring(stage + 512 * b + 512),
-                        table(own.depths, b), table(own.depths, b + 1));
-            multiply(d, t, q);
-            multiply_wait<0>(d);
+        for (int h = 0; h < kHalves; h++) {
+            float own[kRows];
+            depths[h] = score_half<kRows>(s, stage + 2048 * h, stage + keys.to_scales + 128 * h,
+                                          unit, kept, round, own)
+                            .wide;
 #pragma unroll
             for (int m = 0; m < kRows; m++) {
-                weigh_signed(kRows == 1 ? kept : load_weights(s.weights[m]), d + 16 * m, p[m][b],
-                             p[m][b + 1]);
+                score[m * kHalves + h] = own[m];
             }
         }
         free = stage;
-        stage = stage == ring + (kFewStages - 1) * kStageBytes ? ring : stage + kStageBytes;
-        float scale = __uint_as_float(max(own.largest << 23, 0x00400000u)); /* 2^-127: subnormal */
-        scale = (own.largest & 255u) == TAMIS_SCALE_NAN ? __uint_as_float(TAMIS_NAN_BITS) : scale;
-        float score[kRows];
+        stage = stage == ring + (kStages - 1) * kStageBytes ? ring : stage + kStageBytes;
+        if (left < Own::kOwn) {
 #pragma unroll
-        for (int m = 0; m < kRows; m++) {
-            score[m] = __fmul_rn(add_chains(p[m]), scale);
-            if (round) {
-                score[m] = tamis_round_bf16(score[m]);
+            for (int h = 0; h < kHalves; h++) {
+                const int32_t j = Own::own_of(turn) + 32 * h + 8 * (int32_t)c + (int32_t)lane / 4;
+#pragma unroll
+                for (int m = 0; m < kRows; m++) {
+                    float &x = score[m * kHalves + h];
+                    x = j < s.length[m] ? x : __uint_as_float(TAMIS_NAN_BITS);
+                }
+                depths[h] = j < run.longest ? depths[h] : 0;
             }
         }
-        if (left < kFewOwn) {
-            const int32_t j = FewKeys::own_of(turn) + 8 * (int32_t)c + (int32_t)lane / 4;
 #pragma unroll
-            for (int m = 0; m < kRows; m++) {
-                score[m] = j < s.length[m] ? score[m] : __uint_as_float(TAMIS_NAN_BITS);
-            }
-            wide |= j < run.longest ? own.wide : 0;
-        } else {
-            wide |= own.wide;
+        for (int h = 0; h < kHalves; h++) {
+            wide |= depths[h];
         }
-        left -= kFewTurn;
+        left -= Own::kTurn;
         float best = few_maximum(score);
         if (wider) {
             best = fmaxf(best, __shfl_xor_sync(kAll, best, 1));
@@ -284,8 +324,8 @@ __device__ inline bool score_few(const tamis_mqa_logits_args &a, const Run &run,
         if (own_length > 0) { /* the block's first position is there */
             asm volatile("st.global.f32 [%0],%1;" ::"l"(out), "f"(stored_maximum(best)) : "memory");
         }
-        own_length -= kFewTurn;
-        out += kFewTurn / 8 >> (wider ? 1 : 0);
+        own_length -= Own::kTurn;
+        out += Own::kTurn / 8 >> (wider ? 1 : 0);
     }
     return wide != 0;
 }
@@ -306,10 +346,10 @@ __device__ inline void few_part(const tamis_mqa_logits_args &a, int i, FewShared
     const Row row = row_of(a.rows, first_row, positions_of(a.rows, a.k));
     const Run run = {first_row, part.count, part.longest, (int32_t)row.start, row.pages};
     const int lane = threadIdx.x & 31, warp = threadIdx.x / 32;
-    FewKeys keys(a, run, part.first, part.end,
-                 (uint32_t)__cvta_generic_to_shared(&s.ring[0][warp].codes[0][lane]),
-                 (uint32_t)__cvta_generic_to_shared(&s.ring[0][warp].scales[lane]));
-    for (int m = 0; m < kFewStages - 1; m++) { /* while q is loaded */
+    FewKeys<kRows> keys(a, run, part.first, part.end,
+                        (uint32_t)__cvta_generic_to_shared(&s.ring[0][warp].codes[0][lane]),
+                        (uint32_t)__cvta_generic_to_shared(&s.ring[0][warp].scales[0][lane]));
+    for (int m = 0; m < kFewStages<kRows> - 1; m++) { /* while q is loaded */
         keys.copy(keys.ring + m * (uint32_t)sizeof s.ring[0]);
     }
     __syncthreads();
@@ -319,7 +359,7 @@ __device__ inline void few_part(const tamis_mqa_logits_args &a, int i, FewShared
     asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
     __syncthreads();
     if (__syncthreads_or(score_few(a, run, part.first, part.end, s, keys)) || s.slow) {
-        constexpr int kTiles = kFewTurn / kSourceTile;
+        constexpr int kTiles = kFewTurn<kRows> / kSourceTile;
         score_left(a, run, part.first * kTiles, part.end * kTiles, s.slow);
     }
 }
@@ -329,7 +369,7 @@ template <int kRows> __device__ inline void source_few(const tamis_mqa_logits_ar
     const int lane = threadIdx.x & 31;
     auto scan = [&](int64_t base, int32_t &count, int32_t &longest) {
         const bool starts = run_at<kRows>(a, base + lane, count, longest);
-        return starts ? (int32_t)((longest + (int64_t)kFewTurn - 1) / kFewTurn) : 0;
+        return starts ? (int32_t)((longest + (int64_t)kFewTurn<kRows> - 1) / kFewTurn<kRows>) : 0;
     };
     if (threadIdx.x < 4) {
         s.tables[threadIdx.x] = raised_table(8u >> threadIdx.x);
