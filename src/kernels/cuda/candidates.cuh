@@ -25,14 +25,16 @@ struct alignas(16) RowPool {
     uint2 items[kGroupWarps][kSegment]; /* a score's bits, its column */
 };
 
-/* Sums over the CTA, in all threads; leaves at a barrier. Calls alternate `which`. */
-__device__ inline uint32_t sum_of_cta(uint32_t (&sums)[kGroupWarps][2], uint32_t value, int which) {
+/* Sums over the CTA, in all threads; leaves at a barrier. Calls alternate `which`. Each line of
+ * sums is 16-byte aligned. */
+__device__ inline uint32_t sum_of_cta(uint32_t (&sums)[2][kGroupWarps], uint32_t value, int which) {
     const uint32_t sum = __reduce_add_sync(kAll, value);
     if ((threadIdx.x & 31) == 0) {
-        sums[threadIdx.x / 32][which] = sum;
+        sums[which][threadIdx.x / 32] = sum;
     }
     __syncthreads();
-    return sums[0][which] + sums[1][which] + sums[2][which] + sums[3][which];
+    const uint4 four = *(const uint4 *)sums[which];
+    return four.x + four.y + four.z + four.w;
 }
 
 __device__ inline uint32_t ordered_key(float score) {
@@ -124,16 +126,16 @@ struct Share {
  * Thins the pool to its best `want` at least and at most `most`, and spreads them over the
  * segments. Whole CTA, from a barrier to a barrier.
  */
-__device__ inline void thin(uint32_t (&sums)[kGroupWarps][2], RowPool &pool, Best &best,
+__device__ inline void thin(uint32_t (&sums)[2][kGroupWarps], RowPool &pool, Best &best,
                             uint32_t want, uint32_t most) {
     const uint32_t lane = threadIdx.x & 31, warp = threadIdx.x / 32;
     const Share share(pool, best.count);
     uint32_t which = 1, top = __reduce_max_sync(kAll, share.top());
     if (lane == 0) {
-        sums[warp][0] = top;
+        sums[0][warp] = top;
     }
     __syncthreads();
-    top = max(max(sums[0][0], sums[1][0]), max(sums[2][0], sums[3][0]));
+    top = max(max(sums[0][0], sums[0][1]), max(sums[0][2], sums[0][3]));
     uint32_t all = sum_of_cta(sums, lane == 0 ? best.count : 0, which);
     /* Entries: all at or above bottom, `above` above top; fewer than `want` are above the cut. */
     uint32_t bottom = ordered_key(best.floor), above = 0;
@@ -166,7 +168,7 @@ __device__ inline void thin(uint32_t (&sums)[kGroupWarps][2], RowPool &pool, Bes
     all = sum_of_cta(sums, share.above(bottom) + share.equal(bottom, last), which ^= 1);
     uint32_t at = 0;
     for (uint32_t w = 0; w < warp; w++) {
-        at += sums[w][which];
+        at += sums[which][w];
     }
 #pragma unroll
     for (int i = 0; i < kEach; i++) {

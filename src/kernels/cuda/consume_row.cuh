@@ -37,7 +37,7 @@ struct alignas(16) RowShared {
     };
     RowPool pool;
     float weights[4][8]; /* of chain c: heads 2 c, 2 c + 1, 8 + 2 c, .. */
-    uint32_t sums[kGroupWarps][2];
+    alignas(16) uint32_t sums[2][kGroupWarps];
 };
 
 /* Hides where p comes from, so that it stays one register pair. */
