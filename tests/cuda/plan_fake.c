@@ -67,7 +67,9 @@ static void creation(void **state) {
 static void check_tiles(const tamis_indexer *indexer, const tamis_plan_limits *limits) {
     const tamis_tiling tilings[] = {
         tamis_cuda_source_tiling(indexer, limits), tamis_cuda_sparse_tiling(indexer, limits),
-        tamis_cuda_group_tiling(indexer, limits), tamis_cuda_dense_tiling(indexer, limits)};
+        tamis_cuda_group_tiling(indexer, limits),
+        tamis_cuda_dense_tiling(indexer, limits, tamis_cuda_border(indexer, 0)),
+        tamis_cuda_dense_tiling(indexer, limits, tamis_cuda_border(indexer, 1))};
     int64_t raised = tamis_cuda_raised_capacity(indexer, limits) * 132;
     for (int i = 0; i < COUNT(tilings); i++) {
         int64_t bytes = tamis_cuda_tile_at(&tilings[i], TAMIS_TILE_PARTS);
@@ -235,6 +237,9 @@ static void runs(void **state) {
     tamis_indexer_destroy(indexer);
 }
 
+/* What launched gives its plan. */
+static int64_t auto_many = TAMIS_CUDA_AUTO_MANY;
+
 /* Launches of a layer of one step: the routes that its plan may need, scores and selection in one
  * kernel where the shape allows. */
 static int launched(const layers *l, int32_t mode, int64_t auto_rows, int64_t auto_share,
@@ -250,6 +255,8 @@ static int launched(const layers *l, int32_t mode, int64_t auto_rows, int64_t au
               &e, __LINE__);
     assert_int_equal(plan->auto_rows, TAMIS_CUDA_AUTO_ROWS);
     assert_int_equal(plan->auto_share, TAMIS_CUDA_AUTO_SHARE);
+    assert_int_equal(plan->auto_many, TAMIS_CUDA_AUTO_MANY);
+    plan->auto_many = auto_many;
     plan->auto_rows = auto_rows;
     plan->auto_share = auto_share;
     succeeded(tamis_cuda_step_make(plan, &l->batch, &step, NULL, &e), &e, __LINE__);
@@ -278,6 +285,13 @@ static void routes(void **state) {
     assert_int_equal(launched(l, TAMIS_SPARSE_AUTO, rows, 1, border + 1, LAYER_CONSUMER), 5);
     assert_int_equal(launched(l, TAMIS_SPARSE_AUTO, rows, 1, border, LAYER_CONSUMER), 3);
     assert_int_equal(launched(l, TAMIS_SPARSE_AUTO, rows + 1, 1, 300, LAYER_CONSUMER), 3);
+    border = 6 * 8 / 4 * TAMIS_CUDA_AUTO_QUARTERS_MANY;
+    auto_many = rows;
+    assert_int_equal(launched(l, TAMIS_SPARSE_AUTO, rows, 1, border, LAYER_CONSUMER), 3);
+    assert_int_equal(launched(l, TAMIS_SPARSE_AUTO, rows, 1, border + 1, LAYER_CONSUMER), 5);
+    auto_many = rows + 1;
+    assert_int_equal(launched(l, TAMIS_SPARSE_AUTO, rows, 1, border + 1, LAYER_CONSUMER), 3);
+    auto_many = TAMIS_CUDA_AUTO_MANY;
     int64_t share = rows / COUNT(some); /* of each of three requests */
     assert_int_equal(launched(l, TAMIS_SPARSE_AUTO, rows, share, 300, LAYER_CONSUMER), 5);
     assert_int_equal(launched(l, TAMIS_SPARSE_AUTO, rows, share + 1, 300, LAYER_CONSUMER), 3);

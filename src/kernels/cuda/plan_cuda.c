@@ -85,13 +85,13 @@ static int64_t pool_of(const tamis_model *model) {
     return (int64_t)tamis_model_topk_blocks(model) * tamis_model_block_size(model);
 }
 
-int64_t tamis_cuda_border(const tamis_indexer *indexer) {
+int64_t tamis_cuda_border(const tamis_indexer *indexer, int many) {
     int64_t quarter = pool_of(&indexer->model) / 4;
     switch (indexer->sparse_logits) {
     case TAMIS_SPARSE_OFF:
         return INT32_MAX;
     case TAMIS_SPARSE_AUTO:
-        return TAMIS_CUDA_AUTO_QUARTERS * quarter;
+        return (many ? TAMIS_CUDA_AUTO_QUARTERS_MANY : TAMIS_CUDA_AUTO_QUARTERS) * quarter;
     default:
         return -1;
     }
@@ -118,9 +118,8 @@ tamis_tiling tamis_cuda_group_tiling(const tamis_indexer *indexer,
     return t;
 }
 
-tamis_tiling tamis_cuda_dense_tiling(const tamis_indexer *indexer,
-                                     const tamis_plan_limits *limits) {
-    int64_t border = tamis_cuda_border(indexer);
+tamis_tiling tamis_cuda_dense_tiling(const tamis_indexer *indexer, const tamis_plan_limits *limits,
+                                     int64_t border) {
     int64_t longest = tamis_plan_longest_row(&indexer->model, limits);
     int64_t most = border < longest ? border : longest;
     return scores_tiling(pool_of(&indexer->model) > 0 ? most : 0, indexer, limits);
@@ -129,9 +128,11 @@ tamis_tiling tamis_cuda_dense_tiling(const tamis_indexer *indexer,
 static int64_t work_bytes(const tamis_indexer *indexer, const tamis_plan_limits *limits) {
     const tamis_tiling tilings[] = {
         tamis_cuda_source_tiling(indexer, limits), tamis_cuda_sparse_tiling(indexer, limits),
-        tamis_cuda_group_tiling(indexer, limits), tamis_cuda_dense_tiling(indexer, limits)};
+        tamis_cuda_group_tiling(indexer, limits),
+        tamis_cuda_dense_tiling(indexer, limits, tamis_cuda_border(indexer, 0)),
+        tamis_cuda_dense_tiling(indexer, limits, tamis_cuda_border(indexer, 1))};
     int64_t most = 0;
-    for (int i = 0; i < 4; i++) {
+    for (int i = 0; i < 5; i++) {
         int64_t bytes = tamis_cuda_tile_at(&tilings[i], TAMIS_TILE_PARTS);
         most = bytes > most ? bytes : most;
     }
@@ -216,6 +217,7 @@ static tamis_status fill(tamis_cuda_plan *plan, const tamis_plan_limits *limits,
     plan->longest = tamis_plan_longest_row(&plan->indexer->model, limits);
     plan->auto_rows = TAMIS_CUDA_AUTO_ROWS;
     plan->auto_share = TAMIS_CUDA_AUTO_SHARE;
+    plan->auto_many = TAMIS_CUDA_AUTO_MANY;
     lay_out(plan->indexer, limits, memory, plan, &cleared);
     if (!tamis_cuda_reads_raised(plan->cuda)) {
         plan->raised.codes = NULL;

@@ -19,11 +19,18 @@ enum {
 };
 
 /*
- * `auto`: in steps of at least so many rows, and so many for each request, those that see at most
- * so many quarters of the pool take the dense route: where neighbouring rows share their K it
- * scores a position for less. docs/benchmarks-gpu.md, "The crossover of auto".
+ * `auto`: in steps of at least _ROWS rows, and _SHARE for each request, those that see at most
+ * _QUARTERS quarters of the pool take the dense route: where neighbouring rows share their K it
+ * scores a position for less. From _MANY rows on listed blocks cost less, too: _QUARTERS_MANY.
+ * docs/benchmarks-gpu.md, "The crossover of auto".
  */
-enum { TAMIS_CUDA_AUTO_ROWS = 256, TAMIS_CUDA_AUTO_SHARE = 8, TAMIS_CUDA_AUTO_QUARTERS = 7 };
+enum {
+    TAMIS_CUDA_AUTO_ROWS = 256,
+    TAMIS_CUDA_AUTO_SHARE = 8,
+    TAMIS_CUDA_AUTO_MANY = 512,
+    TAMIS_CUDA_AUTO_QUARTERS = 7,
+    TAMIS_CUDA_AUTO_QUARTERS_MANY = 4
+};
 
 /* Of a tile, whole ones where it has more: runs of rows then are (source_runs.cuh). */
 enum { TAMIS_CUDA_TILE_ROWS = 8 };
@@ -38,10 +45,10 @@ struct tamis_cuda_plan {
     const tamis_indexer *indexer;
     tamis_plan_limits limits;
     int64_t max_rows;
-    int64_t longest;               /* positions of the longest row */
-    int64_t auto_rows, auto_share; /* TAMIS_CUDA_AUTO_ROWS, _SHARE, which tests lower */
-    uint64_t made;                 /* steps that the host has queued */
-    int64_t rows, requests;        /* of the last of them */
+    int64_t longest;                          /* positions of the longest row */
+    int64_t auto_rows, auto_share, auto_many; /* TAMIS_CUDA_AUTO_*, which tests change */
+    uint64_t made;                            /* steps that the host has queued */
+    int64_t rows, requests;                   /* of the last of them */
     /* On the device. */
     tamis_step_counts *counts;
     tamis_device_stamp *stamp;
@@ -69,10 +76,11 @@ tamis_tiling tamis_cuda_sparse_tiling(const tamis_indexer *indexer,
                                       const tamis_plan_limits *limits);
 /* Of the sparse route where consume_sm90.cu takes it, which keeps no scores. */
 tamis_tiling tamis_cuda_group_tiling(const tamis_indexer *indexer, const tamis_plan_limits *limits);
-tamis_tiling tamis_cuda_dense_tiling(const tamis_indexer *indexer, const tamis_plan_limits *limits);
+tamis_tiling tamis_cuda_dense_tiling(const tamis_indexer *indexer, const tamis_plan_limits *limits,
+                                     int64_t border);
 /* Positions that a row of the dense route sees at most: -1 where no row takes it, INT32_MAX where
- * all do. */
-int64_t tamis_cuda_border(const tamis_indexer *indexer);
+ * all do. many: in a step of so many rows. */
+int64_t tamis_cuda_border(const tamis_indexer *indexer, int many);
 /* Where a part begins; TAMIS_TILE_PARTS: the bytes of all. */
 int64_t tamis_cuda_tile_at(const tamis_tiling *tiling, int part);
 

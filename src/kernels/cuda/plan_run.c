@@ -141,7 +141,8 @@ static tamis_status begin(tamis_cuda_plan *plan, const tamis_step *step,
     }
     int few = plan->indexer->sparse_logits == TAMIS_SPARSE_AUTO &&
               (plan->rows < plan->auto_rows || plan->rows < plan->auto_share * plan->requests);
-    run->border = consumer && !few ? tamis_cuda_border(plan->indexer) : -1;
+    run->border =
+        consumer && !few ? tamis_cuda_border(plan->indexer, plan->rows >= plan->auto_many) : -1;
     run->dense = run->border >= 0;
     run->sparse = run->border < plan->longest;
     use_decoded(run, consumer);
@@ -438,7 +439,7 @@ tamis_status tamis_cuda_consumer_run(tamis_cuda_plan *plan, const tamis_step *st
         TAMIS_TRY(queue_tiles(&run, sparse_tile, error));
     }
     if (run.dense) {
-        cut(&run, tamis_cuda_dense_tiling(plan->indexer, &plan->limits));
+        cut(&run, tamis_cuda_dense_tiling(plan->indexer, &plan->limits, run.border));
         TAMIS_TRY(queue_tiles(&run, dense_tile, error));
     }
     return TAMIS_OK;
