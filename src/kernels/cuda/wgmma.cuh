@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * wgmma.cuh: 64 positions in a warpgroup's registers times 32, 64 or 128 heads in shared memory, four
- * steps of 32 signed bytes. For images with sm_90a alone. Results of two calls that overlap or
+ * wgmma.cuh: 64 positions in a warpgroup's registers times 32, 64 or 128 heads in shared memory,
+ * four steps of 32 signed bytes. For images with sm_90a alone. Results of two calls that overlap or
  * follow one another need arrays of their own: ptxas 13.0 takes a second product into the same
  * registers for the first.
  */
