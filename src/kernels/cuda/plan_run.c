@@ -108,7 +108,7 @@ static tamis_mqa_logits_args score_of(const layer_run *run, tamis_rows rows, tam
     return score;
 }
 
-/* Requests that have rows have one at least, so not in steps that decode alone. */
+/* Not in steps of a row a request, as far as each has one: none can then have enough. */
 static void use_decoded(layer_run *run, int consumer) {
     const tamis_cuda_plan *plan = run->plan;
     tamis_mqa_logits_args score = score_of(run, run->layer.rows, run->layer.args->query);
