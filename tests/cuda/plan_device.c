@@ -249,3 +249,65 @@ void twin_queue(tamis_cuda_plan *plan, const tamis_step *step, const twin *t, in
                   __LINE__);
     }
 }
+
+/* ---- a plan and its twin ---- */
+
+scene scene_make(layers *l, int64_t padding, int32_t sparse_logits, int64_t max_context) {
+    scene s = {.l = l, .rows = l->batch.tokens + padding};
+    l->batch.padded_rows = s.rows;
+    s.indexer = layers_indexer(l, "auto", sparse_logits);
+    s.cpu = layers_plan(l, s.indexer, 1, s.rows);
+    s.t = twin_make(l);
+    s.plan = twin_plan(&s.t, s.indexer, s.rows, max_context);
+    for (int32_t layer = 0; layer < LAYERS; layer++) {
+        if (layers_selects(layer)) {
+            s.out[layer] = gpu_outcome(l, layer, s.rows);
+        }
+    }
+    return s;
+}
+
+void scene_end(scene *s) {
+    tamis_cuda_plan_destroy(s->plan);
+    tamis_indexer_destroy(s->indexer);
+    gpu_release();
+    release();
+}
+
+void scene_expect(const scene *s, const layers *l, const tamis_batch *batch, outcome *want) {
+    static const way whole = {1, 0, NULL};
+    tamis_step step = layers_step(s->cpu, batch);
+    for (int32_t layer = 0; layer < LAYERS; layer++) {
+        if (layers_selects(layer)) {
+            want[layer] = outcome_make(l, layer, s->rows);
+            layers_run(s->cpu, &step, l, layer, whole, &want[layer]);
+        }
+    }
+}
+
+void scene_run(scene *s, const tamis_step *step, int32_t layer) {
+    gpu_poison(s->l, layer, &s->out[layer]);
+    twin_queue(s->plan, step, &s->t, layer, &s->out[layer]);
+    gpu_sync();
+}
+
+void scene_holds(const scene *s, int32_t layer, const outcome *want, const char *what) {
+    char text[100];
+    outcome got = gpu_pull(s->l, layer, &s->out[layer]);
+    snprintf(text, sizeof text, "%s, layer %d", what, layer);
+    outcome_same(&got, want, text);
+}
+
+int gpu_main(const struct CMUnitTest *list, int count, const char *program, int argc, char **argv) {
+    for (int i = 0; argc == 2 && i < count; i++) {
+        if (strcmp(list[i].name, argv[1]) == 0) {
+            const struct CMUnitTest one[] = {list[i]};
+            gpu_open();
+            int failed = cmocka_run_group_tests(one, NULL, NULL);
+            gpu_close();
+            return failed;
+        }
+    }
+    fprintf(stderr, "usage: %s NAME\n", program);
+    return 2;
+}

@@ -63,6 +63,28 @@ outcome gpu_pull(const layers *l, int32_t layer, const outcome *on_device);
 /* What a layer writes that may see nothing: -1, on top of the poison. */
 outcome outcome_nothing(const layers *l, int32_t layer, int64_t rows);
 
+/* A plan, its twin on the CPU, and what each layer writes there. */
+typedef struct scene {
+    layers *l;
+    int64_t rows;
+    tamis_indexer *indexer;
+    tamis_plan *cpu;
+    twin t;
+    tamis_cuda_plan *plan;
+    outcome out[LAYERS];
+} scene;
+
+/* max_context: as twin_plan's. */
+scene scene_make(layers *l, int64_t padding, int32_t sparse_logits, int64_t max_context);
+void scene_end(scene *s);
+/* What the layers select from a batch of l, by the CPU. */
+void scene_expect(const scene *s, const layers *l, const tamis_batch *batch, outcome *want);
+void scene_run(scene *s, const tamis_step *step, int32_t layer);
+void scene_holds(const scene *s, int32_t layer, const outcome *want, const char *what);
+
+/* The main of a program that runs the one of its tests that it is given. */
+int gpu_main(const struct CMUnitTest *list, int count, const char *program, int argc, char **argv);
+
 void twin_queue(tamis_cuda_plan *plan, const tamis_step *step, const twin *t, int32_t layer,
                 const outcome *on_device);
 

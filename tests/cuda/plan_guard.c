@@ -10,79 +10,23 @@
 static const request some[] = {{150, 1}, {203, 4}, {96, 20}, {1, 1}, {64, 9}};
 static const shape small = {TAMIS_K_MXFP4_PAGE, 16, 4, 64, 16, 6, 8, 1, TAMIS_NUMERICS_EXACT};
 
-/* A plan, its twin on the CPU, and what each layer writes there. */
-typedef struct scene {
-    layers *l;
-    int64_t rows;
-    tamis_indexer *indexer;
-    tamis_plan *cpu;
-    twin t;
-    tamis_cuda_plan *plan;
-    outcome out[LAYERS];
-} scene;
-
-static scene scene_of(layers *l, int64_t padding, int32_t sparse_logits) {
-    scene s = {.l = l, .rows = l->batch.tokens + padding};
-    l->batch.padded_rows = s.rows;
-    s.indexer = layers_indexer(l, "auto", sparse_logits);
-    s.cpu = layers_plan(l, s.indexer, 1, s.rows);
-    s.t = twin_make(l);
-    s.plan = twin_plan(&s.t, s.indexer, s.rows, 0);
-    for (int32_t layer = 0; layer < LAYERS; layer++) {
-        if (layers_selects(layer)) {
-            s.out[layer] = gpu_outcome(l, layer, s.rows);
-        }
-    }
-    return s;
-}
-
-static void scene_end(scene *s) {
-    tamis_cuda_plan_destroy(s->plan);
-    tamis_indexer_destroy(s->indexer);
-    gpu_release();
-    release();
-}
-
-/* What the layers select from a batch of l, by the CPU. */
-static void expect(const scene *s, const layers *l, const tamis_batch *batch, outcome *want) {
-    static const way whole = {1, 0, NULL};
-    tamis_step step = layers_step(s->cpu, batch);
-    for (int32_t layer = 0; layer < LAYERS; layer++) {
-        if (layers_selects(layer)) {
-            want[layer] = outcome_make(l, layer, s->rows);
-            layers_run(s->cpu, &step, l, layer, whole, &want[layer]);
-        }
-    }
-}
-
-static void run(scene *s, const tamis_step *step, int32_t layer) {
-    gpu_poison(s->l, layer, &s->out[layer]);
-    twin_queue(s->plan, step, &s->t, layer, &s->out[layer]);
-    gpu_sync();
-}
-
-static void holds(const scene *s, int32_t layer, const outcome *want, const char *what) {
-    outcome got = gpu_pull(s->l, layer, &s->out[layer]);
-    outcome_same(&got, want, what);
-}
-
 /* The layer wrote -1 alone, and the status says why, until it is cleared. */
 static void nothing(scene *s, int32_t layer, uint32_t fault, const char *what) {
     outcome want = outcome_nothing(s->l, layer, s->rows);
-    holds(s, layer, &want, what);
+    scene_holds(s, layer, &want, what);
     assert_int_equal(tamis_cuda_plan_status(s->plan), fault | (uint32_t)layer << 8);
     tamis_cuda_plan_clear(s->plan);
     assert_int_equal(tamis_cuda_plan_status(s->plan), 0);
 }
 
 static void stale(scene *s, const tamis_step *step, const char *what) {
-    run(s, step, LAYER_CONSUMER);
+    scene_run(s, step, LAYER_CONSUMER);
     nothing(s, LAYER_CONSUMER, TAMIS_CUDA_PLAN_STALE_BLOCKS, what);
 }
 
 static void good(scene *s, const tamis_step *step, const outcome *want, const char *what) {
-    run(s, step, LAYER_CONSUMER + 1);
-    holds(s, LAYER_CONSUMER + 1, &want[LAYER_CONSUMER + 1], what);
+    scene_run(s, step, LAYER_CONSUMER + 1);
+    scene_holds(s, LAYER_CONSUMER + 1, &want[LAYER_CONSUMER + 1], what);
     assert_int_equal(tamis_cuda_plan_status(s->plan), 0);
 }
 
@@ -116,30 +60,30 @@ static void forgeries(scene *s, const tamis_step *step) {
 static void stamps_in(int32_t mode) {
     outcome want[LAYERS];
     seed(7);
-    scene s = scene_of(layers_make(small, some, COUNT(some)), 3, mode);
-    expect(&s, s.l, &s.l->batch, want);
+    scene s = scene_make(layers_make(small, some, COUNT(some)), 3, mode, 0);
+    scene_expect(&s, s.l, &s.l->batch, want);
     tamis_step step = twin_step(s.plan, &s.t);
     stale(&s, &step, "before the publish");
-    run(&s, &step, LAYER_FULL);
+    scene_run(&s, &step, LAYER_FULL);
     stale(&s, &step, "after a full layer");
-    run(&s, &step, LAYER_SOURCE);
+    scene_run(&s, &step, LAYER_SOURCE);
     good(&s, &step, want, "after the publish");
     forgeries(&s, &step);
     good(&s, &step, want, "with its own stamp again");
     step = twin_step(s.plan, &s.t);
     stale(&s, &step, "after a new step");
-    run(&s, &step, LAYER_SOURCE);
+    scene_run(&s, &step, LAYER_SOURCE);
     good(&s, &step, want, "after its publish");
-    run(&s, &step, LAYER_SOURCE);
+    scene_run(&s, &step, LAYER_SOURCE);
     assert_int_equal(tamis_cuda_plan_status(s.plan),
                      TAMIS_CUDA_PLAN_PUBLISHED_TWICE | LAYER_SOURCE << 8);
-    run(&s, &step, LAYER_CONSUMER); /* the first fault stays */
+    scene_run(&s, &step, LAYER_CONSUMER); /* the first fault stays */
     assert_int_equal(tamis_cuda_plan_status(s.plan),
                      TAMIS_CUDA_PLAN_PUBLISHED_TWICE | LAYER_SOURCE << 8);
     tamis_cuda_plan_clear(s.plan);
     stale(&s, &step, "after a second publish");
     step = twin_step(s.plan, &s.t);
-    run(&s, &step, LAYER_SOURCE);
+    scene_run(&s, &step, LAYER_SOURCE);
     good(&s, &step, want, "in a good step again");
     scene_end(&s);
 }
@@ -189,28 +133,28 @@ static void other_rows(void **state) {
     outcome want[LAYERS];
     (void)state;
     seed(8);
-    scene s = scene_of(layers_make(small, some, COUNT(some)), 5, TAMIS_SPARSE_ON);
-    expect(&s, s.l, &s.l->batch, want);
+    scene s = scene_make(layers_make(small, some, COUNT(some)), 5, TAMIS_SPARSE_ON, 0);
+    scene_expect(&s, s.l, &s.l->batch, want);
     tamis_step step = twin_step(s.plan, &s.t);
     begin_capture();
     queue_all(&s, &step);
     void *exec = end_capture();
     replay(&s, exec);
-    holds(&s, LAYER_CONSUMER, &want[LAYER_CONSUMER], "under its own step");
+    scene_holds(&s, LAYER_CONSUMER, &want[LAYER_CONSUMER], "under its own step");
     s.t.batch.padded_rows -= 2;
     twin_step(s.plan, &s.t);
     replay(&s, exec);
     for (int32_t layer = 0; layer < LAYERS; layer++) {
         if (layers_selects(layer)) {
             outcome none = outcome_nothing(s.l, layer, s.rows);
-            holds(&s, layer, &none, "under a step of other rows");
+            scene_holds(&s, layer, &none, "under a step of other rows");
         }
     }
     nothing(&s, LAYER_FULL, TAMIS_CUDA_PLAN_OTHER_ROWS, "the first layer is named");
     s.t.batch.padded_rows += 2;
     step = twin_step(s.plan, &s.t);
     replay(&s, exec);
-    holds(&s, LAYER_CONSUMER, &want[LAYER_CONSUMER], "under a step of its rows again");
+    scene_holds(&s, LAYER_CONSUMER, &want[LAYER_CONSUMER], "under a step of its rows again");
     device.exec_destroy(exec);
     scene_end(&s);
 }
@@ -255,13 +199,13 @@ static void replay_as(scene *s, void *exec, const layers *l, const tamis_batch *
                       const char *what) {
     outcome want[LAYERS];
     char text[80];
-    expect(s, l, batch, want);
+    scene_expect(s, l, batch, want);
     replay(s, exec);
     check_routes(s, l, batch);
     for (int32_t layer = 0; layer < LAYERS; layer++) {
         if (layers_selects(layer)) {
             snprintf(text, sizeof text, "%s, layer %d", what, layer);
-            holds(s, layer, &want[layer], text);
+            scene_holds(s, layer, &want[layer], text);
         }
     }
     assert_int_equal(tamis_cuda_plan_status(s->plan), 0);
@@ -279,7 +223,7 @@ static void graph_in(shape sizes, int32_t mode, int from) {
     seed(10); /* the same sizes, other bits */
     layers *second = layers_make(sizes, long_ones, REQUESTS);
     second->batch.padded_rows = second->batch.tokens + 3;
-    scene s = scene_of(first, 3, mode);
+    scene s = scene_make(first, 3, mode, 0);
     if (from == 10) {
         with_lengths(&s, ten, ten_starts);
     } else if (from == 0) {
@@ -372,7 +316,7 @@ static void lengths_of(const scene *s, int32_t layer, const int32_t *ks, int32_t
 
 static void hostile_in(shape sizes, int32_t mode, int rounds) {
     seed(11);
-    scene s = scene_of(layers_make(sizes, some, COUNT(some)), 4, mode);
+    scene s = scene_make(layers_make(sizes, some, COUNT(some)), 4, mode, 0);
     int32_t *ks = fresh(s.rows * 4), *lengths = fresh(s.rows * 4);
     if (sizes.page_size) {
         fill_tables(&s);
@@ -397,7 +341,7 @@ static void hostile_in(shape sizes, int32_t mode, int rounds) {
         for (int32_t layer = 0; layer < LAYERS; layer++) {
             if (layers_selects(layer)) {
                 int k = s.l->ratios[layer] - 1;
-                run(&s, &step, layer);
+                scene_run(&s, &step, layer);
                 gpu_read(ks, s.plan->ks[k], s.rows * 4);
                 lengths_of(&s, layer, ks, lengths);
                 well_formed(&s, layer, lengths);
@@ -434,7 +378,7 @@ static tamis_cu_result noisy(void) {
 static void quiet(void **state) {
     (void)state;
     seed(12);
-    scene s = scene_of(layers_make(small, some, COUNT(some)), 0, TAMIS_SPARSE_ON);
+    scene s = scene_make(layers_make(small, some, COUNT(some)), 0, TAMIS_SPARSE_ON, 0);
     tamis_driver *driver = &device.cuda->driver, kept = *driver;
     tamis_cu_result (*counter)(void) = noisy;
     size_t before = 0, after = 0, total = 0;
@@ -463,7 +407,7 @@ static void events(void **state) {
     tamis_error e = {0};
     (void)state;
     seed(13);
-    scene s = scene_of(layers_make(small, some, COUNT(some)), 0, TAMIS_SPARSE_ON);
+    scene s = scene_make(layers_make(small, some, COUNT(some)), 0, TAMIS_SPARSE_ON, 0);
     succeeded(tamis_cuda_event_create(device.cuda, &from, &e), &e, __LINE__);
     succeeded(tamis_cuda_event_create(device.cuda, &to, &e), &e, __LINE__);
     succeeded(tamis_cuda_event_record(device.cuda, from, device.stream, &e), &e, __LINE__);
@@ -488,15 +432,5 @@ static const struct CMUnitTest list[] = {
 };
 
 int main(int argc, char **argv) {
-    for (int i = 0; argc == 2 && i < COUNT(list); i++) {
-        if (strcmp(list[i].name, argv[1]) == 0) {
-            const struct CMUnitTest one[] = {list[i]};
-            gpu_open();
-            int failed = cmocka_run_group_tests(one, NULL, NULL);
-            gpu_close();
-            return failed;
-        }
-    }
-    fprintf(stderr, "usage: gpu_plan_guard NAME\n");
-    return 2;
+    return gpu_main(list, COUNT(list), "gpu_plan_guard", argc, argv);
 }

@@ -48,68 +48,15 @@ static layers *close_layers(shape s, const request *requests, int32_t count) {
 
 /* ---- a plan and its twin ---- */
 
-typedef struct scene {
-    layers *l;
-    int64_t rows;
-    tamis_indexer *indexer;
-    tamis_plan *cpu;
-    twin t;
-    tamis_cuda_plan *plan;
-    outcome out[LAYERS];
-} scene;
-
-static scene scene_of(layers *l, int64_t padding, int32_t sparse_logits, int64_t max_context) {
-    scene s = {.l = l, .rows = l->batch.tokens + padding};
-    l->batch.padded_rows = s.rows;
-    s.indexer = layers_indexer(l, "auto", sparse_logits);
-    s.cpu = layers_plan(l, s.indexer, 1, s.rows);
-    s.t = twin_make(l);
-    s.plan = twin_plan(&s.t, s.indexer, s.rows, max_context);
-    for (int32_t layer = 0; layer < LAYERS; layer++) {
-        if (layers_selects(layer)) {
-            s.out[layer] = gpu_outcome(l, layer, s.rows);
-        }
-    }
-    return s;
-}
-
-static void scene_end(scene *s) {
+static void scene_good_end(scene *s) {
     assert_int_equal(tamis_cuda_plan_status(s->plan), TAMIS_CUDA_PLAN_GOOD);
-    tamis_cuda_plan_destroy(s->plan);
-    tamis_indexer_destroy(s->indexer);
-    gpu_release();
-    release();
-}
-
-/* What every layer selects from a batch of l, by the CPU. */
-static void expect(const scene *s, const layers *l, const tamis_batch *batch, outcome *want) {
-    static const way whole = {1, 0, NULL};
-    tamis_step step = layers_step(s->cpu, batch);
-    for (int32_t layer = 0; layer < LAYERS; layer++) {
-        if (layers_selects(layer)) {
-            want[layer] = outcome_make(l, layer, s->rows);
-            layers_run(s->cpu, &step, l, layer, whole, &want[layer]);
-        }
-    }
-}
-
-static void holds(const scene *s, int32_t layer, const outcome *want, const char *what) {
-    char text[100];
-    outcome got = gpu_pull(s->l, layer, &s->out[layer]);
-    snprintf(text, sizeof text, "%s, layer %d", what, layer);
-    outcome_same(&got, want, text);
-}
-
-static void run(scene *s, const tamis_step *step, int32_t layer) {
-    gpu_poison(s->l, layer, &s->out[layer]);
-    twin_queue(s->plan, step, &s->t, layer, &s->out[layer]);
-    gpu_sync();
+    scene_end(s);
 }
 
 static void good(scene *s, const tamis_step *step, int32_t layer, const outcome *want,
                  const char *what) {
-    run(s, step, layer);
-    holds(s, layer, &want[layer], what);
+    scene_run(s, step, layer);
+    scene_holds(s, layer, &want[layer], what);
 }
 
 static void all_good(scene *s, const tamis_step *step, const outcome *want, const char *what) {
@@ -215,38 +162,38 @@ static void bytes(void **state) {
         shape sizes = two_level;
         sizes.source_ratio = ratio;
         seed(200 + (uint64_t)ratio);
-        scene s = scene_of(close_layers(sizes, mixed, COUNT(mixed)), 5, TAMIS_SPARSE_ON, 4096);
+        scene s = scene_make(close_layers(sizes, mixed, COUNT(mixed)), 5, TAMIS_SPARSE_ON, 4096);
         if (decodes(&s)) {
             tamis_step step = twin_step(s.plan, &s.t);
-            run(&s, &step, LAYER_SOURCE);
+            scene_run(&s, &step, LAYER_SOURCE);
             assert_int_equal(check_decoded(&s, ratio), 4);
-            run(&s, &step, LAYER_FULL);
+            scene_run(&s, &step, LAYER_FULL);
             assert_int_equal(check_decoded(&s, 3 - ratio), 4);
         }
-        scene_end(&s);
+        scene_good_end(&s);
         seed(210 + (uint64_t)ratio);
-        s = scene_of(close_layers(sizes, mixed, COUNT(mixed)), 0, TAMIS_SPARSE_ON, 0);
+        s = scene_make(close_layers(sizes, mixed, COUNT(mixed)), 0, TAMIS_SPARSE_ON, 0);
         if (decodes(&s)) { /* 2,048 positions */
             tamis_step step = twin_step(s.plan, &s.t);
-            run(&s, &step, LAYER_SOURCE);
+            scene_run(&s, &step, LAYER_SOURCE);
             assert_int_equal(check_decoded(&s, ratio), ratio == 1 ? 1 : 4);
         }
-        scene_end(&s);
+        scene_good_end(&s);
     }
     seed(220);
-    scene s = scene_of(close_layers(two_level, long_first, 3), 0, TAMIS_SPARSE_ON, 0);
+    scene s = scene_make(close_layers(two_level, long_first, 3), 0, TAMIS_SPARSE_ON, 0);
     if (decodes(&s)) {
         tamis_step step = twin_step(s.plan, &s.t);
-        run(&s, &step, LAYER_SOURCE);
+        scene_run(&s, &step, LAYER_SOURCE);
         assert_int_equal(check_decoded(&s, 1), 1);
         s.plan->raised_capacity = 704;
-        run(&s, &step, LAYER_FULL);
+        scene_run(&s, &step, LAYER_FULL);
         assert_int_equal(check_decoded(&s, 2), 1);
         s.plan->raised_capacity = 256; /* 320 of 600 / 2 */
-        run(&s, &step, LAYER_FULL);
+        scene_run(&s, &step, LAYER_FULL);
         assert_int_equal(check_decoded(&s, 2), 0);
     }
-    scene_end(&s);
+    scene_good_end(&s);
 }
 
 /* ---- selections ---- */
@@ -254,13 +201,13 @@ static void bytes(void **state) {
 static void compare(shape sizes, const request *requests, int32_t count, int32_t mode,
                     int64_t max_context, const char *what) {
     outcome want[LAYERS];
-    scene s = scene_of(close_layers(sizes, requests, count), 3, mode, max_context);
-    expect(&s, s.l, &s.l->batch, want);
+    scene s = scene_make(close_layers(sizes, requests, count), 3, mode, max_context);
+    scene_expect(&s, s.l, &s.l->batch, want);
     for (int turn = 0; turn < 2; turn++) {
         tamis_step step = twin_step(s.plan, &s.t);
         all_good(&s, &step, want, what);
     }
-    scene_end(&s);
+    scene_good_end(&s);
 }
 
 static void same(void **state) {
@@ -302,9 +249,9 @@ static void order(void **state) {
         shape sizes = two_level;
         sizes.source_ratio = 1 + i % 2;
         seed(270 + (uint64_t)i);
-        scene s = scene_of(close_layers(sizes, mixed, COUNT(mixed)), 2,
-                           i / 2 ? TAMIS_SPARSE_ON : TAMIS_SPARSE_OFF, 4096);
-        expect(&s, s.l, &s.l->batch, want);
+        scene s = scene_make(close_layers(sizes, mixed, COUNT(mixed)), 2,
+                             i / 2 ? TAMIS_SPARSE_ON : TAMIS_SPARSE_OFF, 4096);
+        scene_expect(&s, s.l, &s.l->batch, want);
         tamis_step step = twin_step(s.plan, &s.t);
         good(&s, &step, LAYER_SOURCE, want, "source");
         good(&s, &step, LAYER_CONSUMER, want, "after the source");
@@ -315,7 +262,7 @@ static void order(void **state) {
         good(&s, &step, LAYER_FULL, want, "full layer");
         good(&s, &step, LAYER_SOURCE, want, "source");
         good(&s, &step, LAYER_CONSUMER + 2, want, "after both");
-        scene_end(&s);
+        scene_good_end(&s);
     }
 }
 
@@ -330,7 +277,7 @@ static int reads(scene *s, const tamis_step *step, const tamis_raised_stamp *sta
     random_bytes(wrong, size);
     gpu_write(s->plan->raised.codes, wrong, size);
     gpu_write(s->plan->raised_stamp, stamp, sizeof *stamp);
-    run(s, step, LAYER_CONSUMER);
+    scene_run(s, step, LAYER_CONSUMER);
     gpu_write(s->plan->raised_stamp, &kept, sizeof kept);
     gpu_write(s->plan->raised.codes, codes, size);
     outcome got = gpu_pull(s->l, LAYER_CONSUMER, &s->out[LAYER_CONSUMER]);
@@ -342,12 +289,12 @@ static int reads(scene *s, const tamis_step *step, const tamis_raised_stamp *sta
 static void forged_in(int32_t mode) {
     outcome want[LAYERS];
     seed(280);
-    scene s = scene_of(close_layers(two_level, mixed, COUNT(mixed)), 2, mode, 4096);
+    scene s = scene_make(close_layers(two_level, mixed, COUNT(mixed)), 2, mode, 4096);
     if (decodes(&s)) {
-        expect(&s, s.l, &s.l->batch, want);
+        scene_expect(&s, s.l, &s.l->batch, want);
         tamis_step step = twin_step(s.plan, &s.t);
         tamis_raised_stamp stamp, other;
-        run(&s, &step, LAYER_SOURCE);
+        scene_run(&s, &step, LAYER_SOURCE);
         gpu_read(&stamp, s.plan->raised_stamp, sizeof stamp);
 #define FORGED(change)                                                                             \
     other = stamp;                                                                                 \
@@ -365,7 +312,7 @@ static void forged_in(int32_t mode) {
 #undef FORGED
         good(&s, &step, LAYER_CONSUMER, want, "with its own stamp again");
     }
-    scene_end(&s);
+    scene_good_end(&s);
 }
 
 static void forged(void **state) {
@@ -409,11 +356,11 @@ static void replay_as(scene *s, const graphs *g, const layers *l, const tamis_ba
     static const int32_t order_of[] = {LAYER_SOURCE, LAYER_CONSUMER, LAYER_FULL, LAYER_CONSUMER + 1,
                                        LAYER_CONSUMER};
     outcome want[LAYERS];
-    expect(s, l, batch, want);
+    scene_expect(s, l, batch, want);
     replay(s, g->step, -1);
     for (int i = 0; i < COUNT(order_of); i++) {
         replay(s, g->layer[order_of[i]], order_of[i]);
-        holds(s, order_of[i], &want[order_of[i]], what);
+        scene_holds(s, order_of[i], &want[order_of[i]], what);
     }
 }
 
@@ -440,7 +387,7 @@ static void graphs_of(int32_t ratio, int32_t mode) {
     layers *first = close_layers(sizes, some, COUNT(some));
     layers *second = close_layers(sizes, some, COUNT(some)); /* the same sizes, other bits */
     second->batch.padded_rows = second->batch.tokens + 3;
-    scene s = scene_of(first, 3, mode, 2048);
+    scene s = scene_make(first, 3, mode, 2048);
     with_lengths(&s, zero, no_rows);
     graphs g = {capture(&s, NULL, -1), {NULL}};
     tamis_step step = twin_step(s.plan, &s.t);
@@ -465,7 +412,7 @@ static void graphs_of(int32_t ratio, int32_t mode) {
             device.exec_destroy(g.layer[layer]);
         }
     }
-    scene_end(&s);
+    scene_good_end(&s);
 }
 
 static void graphs_replayed(void **state) {
@@ -483,15 +430,5 @@ static const struct CMUnitTest list[] = {
 };
 
 int main(int argc, char **argv) {
-    for (int i = 0; argc == 2 && i < COUNT(list); i++) {
-        if (strcmp(list[i].name, argv[1]) == 0) {
-            const struct CMUnitTest one[] = {list[i]};
-            gpu_open();
-            int failed = cmocka_run_group_tests(one, NULL, NULL);
-            gpu_close();
-            return failed;
-        }
-    }
-    fprintf(stderr, "usage: gpu_plan_raised NAME\n");
-    return 2;
+    return gpu_main(list, COUNT(list), "gpu_plan_raised", argc, argv);
 }

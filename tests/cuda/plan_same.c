@@ -183,15 +183,5 @@ static const struct CMUnitTest list[] = {
 };
 
 int main(int argc, char **argv) {
-    for (int i = 0; argc == 2 && i < COUNT(list); i++) {
-        if (strcmp(list[i].name, argv[1]) == 0) {
-            const struct CMUnitTest one[] = {list[i]};
-            gpu_open();
-            int failed = cmocka_run_group_tests(one, NULL, NULL);
-            gpu_close();
-            return failed;
-        }
-    }
-    fprintf(stderr, "usage: gpu_plan_same NAME\n");
-    return 2;
+    return gpu_main(list, COUNT(list), "gpu_plan_same", argc, argv);
 }
