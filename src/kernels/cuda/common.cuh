@@ -31,6 +31,11 @@ __device__ inline int64_t clamp(int64_t x, int64_t low, int64_t high) {
     return x < low ? low : x > high ? high : x;
 }
 
+/* Which of rows.requests row r is of. */
+__device__ inline int64_t request_of(const tamis_rows &rows, int64_t r) {
+    return clamp(rows.request ? rows.request[r] : 0, 0, rows.requests - 1);
+}
+
 /* The interval of row r, clamped to `limit` positions. */
 __device__ inline Row row_of(const tamis_rows &rows, int64_t r, int64_t limit) {
     Row row;
@@ -38,8 +43,7 @@ __device__ inline Row row_of(const tamis_rows &rows, int64_t r, int64_t limit) {
     row.length = clamp(rows.ke[r], row.start, limit) - row.start;
     row.pages = nullptr;
     if (rows.page_table) {
-        int64_t request = clamp(rows.request ? rows.request[r] : 0, 0, rows.requests - 1);
-        row.pages = rows.page_table + request * rows.page_table_stride;
+        row.pages = rows.page_table + request_of(rows, r) * rows.page_table_stride;
     }
     return row;
 }

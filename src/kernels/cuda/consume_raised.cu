@@ -98,13 +98,6 @@ __device__ inline bool score_raised(RaisedShared &s, const tamis_raised_k &raise
     uint32_t column = (4 * warp + 2 * half + (lane >> 1 & 1)) * kBlock + own, wide = 0, slot = 0;
     Segment segment(s.row.pool);
     const Weights weights = load_weights(s.row.weights);
-    auto places_at = [&](uint32_t slot) {
-        uint4 at;
-        asm volatile("ld.shared.v4.u32 {%0,%1,%2,%3},[%4];"
-                     : "=r"(at.x), "=r"(at.y), "=r"(at.z), "=r"(at.w)
-                     : "r"(ring + slot));
-        return at;
-    };
     auto load_scale = [&](const uint4 &at) {
         const uint32_t place =
             __float_as_uint(choose(upper, __uint_as_float(at.w), __uint_as_float(at.z)));
@@ -117,7 +110,7 @@ __device__ inline bool score_raised(RaisedShared &s, const tamis_raised_k &raise
     Placer placer(s);
     placer.place(0);
     placer.place(kBatchTurns);
-    uint4 at = places_at(0);
+    uint4 at = load_shared(ring);
     uint32_t tile0[4][4], tile1[4][4];
     load_tile(tile0, codes, at.x);
     load_tile(tile1, codes, at.y);
@@ -130,7 +123,7 @@ __device__ inline bool score_raised(RaisedShared &s, const tamis_raised_k &raise
         slot = (slot + sizeof s.places[0][0]) % sizeof s.places[0];
         multiply(d0, tile0, kSharedBase / 16);
         multiply(d1, tile1, kSharedBase / 16);
-        at = places_at(slot);
+        at = load_shared(ring + slot);
         multiply_wait<1>(d0);
         load_tile(tile0, codes, at.x);
         coming = load_scale(at);
@@ -148,11 +141,7 @@ __device__ inline bool score_raised(RaisedShared &s, const tamis_raised_k &raise
         wide |= __float_as_uint(scale); /* its sign */
         column += kTurn * kBlock;
         if (slot % (kRound * sizeof s.places[0][0]) == 0) {
-            if (__syncthreads_or(segment.lacks_a_round())) {
-                best.count = segment.count();
-                thin(s.row.sums, s.row.pool, best, topk, topk + topk / 4);
-                segment.restart(best.count);
-            }
+            make_room(s.row, segment, best, topk);
             if (slot % (sizeof s.places[0] / 2) == 0) {
                 placer.place((slot / sizeof s.places[0][0]) ^ kBatchTurns);
             }
@@ -176,8 +165,7 @@ extern "C" __global__ void __launch_bounds__(tamis::hopper::kGroupThreads, 4)
     auto &s = *(tamis::hopper::RaisedShared *)memory;
     const int64_t r = blockIdx.x;
     const tamis::Listed list = tamis::listed_of(a, r);
-    const int64_t request =
-        tamis::clamp(a.rows.request ? a.rows.request[r] : 0, 0, a.rows.requests - 1);
+    const int64_t request = tamis::request_of(a.rows, r);
     const int32_t first = raised.first[request];
     bool whole = false;
     if (list.count == 0 || (first >= 0 && list.length <= raised.length[request])) {

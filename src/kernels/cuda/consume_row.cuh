@@ -10,6 +10,7 @@
 #include "candidates.cuh"
 #include "kernels/cuda/consume_args.h"
 #include "raised.cuh"
+#include "wgmma.cuh"
 
 namespace tamis {
 namespace hopper {
@@ -19,14 +20,7 @@ constexpr int kMaxColumns = kBlock * TAMIS_CONSUME_MAX_WIDTH;
 
 static_assert(kMaxTopk == TAMIS_CONSUME_MAX_TOPK, "consume_args.h");
 
-/*
- * Where a CTA's dynamic shared memory begins when it has no other, on sm_90. Known while compiling,
- * the matrix's descriptors cost no vector instructions (20 of 165 a turn). Rows are left where it
- * is not so.
- */
-constexpr uint32_t kSharedBase = 1024;
-
-/* What a row takes of it, at its beginning. */
+/* What a row takes of the CTA's dynamic shared memory, which has no other, at its beginning. */
 struct alignas(16) RowShared {
     union {
         uint32_t codes[32][32]; /* as FastQuery's, in the 128-byte swizzle */
@@ -39,12 +33,6 @@ struct alignas(16) RowShared {
     float weights[4][8]; /* of chain c: heads 2 c, 2 c + 1, 8 + 2 c, .. */
     alignas(16) uint32_t sums[2][kGroupWarps];
 };
-
-/* Hides where p comes from, so that it stays one register pair. */
-__device__ inline const uint8_t *opaque(const uint8_t *p) {
-    asm("" : "+l"(p));
-    return p;
-}
 
 /* Row r; whether it is fast. Whole CTA; leaves at a barrier. */
 __device__ inline bool load_row_query(RowShared &s, const tamis_query &view, int64_t r) {
@@ -150,6 +138,15 @@ __device__ inline uint32_t listed_positions(RowShared &s, const Listed &list) {
         seen += id < 0 ? 0 : (uint32_t)min(kBlock, list.length - id * kBlock);
     }
     return sum_of_cta(s.sums, seen, 1);
+}
+
+/* Thins the pool where a warp's segment has no room for another round. Whole CTA. */
+__device__ inline void make_room(RowShared &s, Segment &segment, Best &best, uint32_t topk) {
+    if (__syncthreads_or(segment.lacks_a_round())) {
+        best.count = segment.count();
+        thin(s.sums, s.pool, best, topk, topk + topk / 4);
+        segment.restart(best.count);
+    }
 }
 
 /*

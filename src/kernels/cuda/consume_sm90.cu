@@ -70,23 +70,14 @@ __device__ inline bool score_pages(PagesShared &s, const tamis_k_cache &k, const
         }
         asm volatile("cp.async.commit_group;");
     };
-    auto read = [&](uint32_t from, int b) {
-        uint4 x;
-        asm volatile("ld.shared.v4.u32 {%0,%1,%2,%3},[%4];"
-                     : "=r"(x.x), "=r"(x.y), "=r"(x.z), "=r"(x.w)
-                     : "r"(from + 512 * b));
-        return x;
-    };
     auto load_word = [&](uint32_t i) {
         return __ldg((const uint32_t *)(scales + (uint64_t)s.scales[i + c] * 16));
     };
     const uint32_t tables = (uint32_t)__cvta_generic_to_shared(s.tables);
     auto table = [&](uint32_t depths, int b) {
-        Table t;
-        asm volatile("ld.shared.v4.u32 {%0,%1,%2,%3},[%4];"
-                     : "=r"(t.low), "=r"(t.high), "=r"(t.less_low), "=r"(t.less_high)
-                     : "r"(add_bytes(tables, __shfl_sync(kAll, depths, (lane & ~3u) + b), unit)));
-        return t;
+        const uint4 t =
+            load_shared(add_bytes(tables, __shfl_sync(kAll, depths, (lane & ~3u) + b), unit));
+        return Table{t.x, t.y, t.z, t.w};
     };
 #pragma unroll 1
     for (int32_t at = 0; at < list.count; at += kBatch) {
@@ -109,8 +100,8 @@ __device__ inline bool score_pages(PagesShared &s, const tamis_k_cache &k, const
             for (int b = 0; b < 4; b += 2) {
                 uint32_t(&d)[16] = b ? d1 : d0;
                 uint32_t t[4][4];
-                decode_pair(t, read(stage, b), read(stage, b + 1), table(own.depths, b),
-                            table(own.depths, b + 1));
+                decode_pair(t, load_shared(stage + 512 * b), load_shared(stage + 512 * b + 512),
+                            table(own.depths, b), table(own.depths, b + 1));
                 multiply(d, t, kSharedBase / 16);
                 multiply_wait<0>(d);
                 weigh_signed(weights, d, p[b], p[b + 1]);
@@ -122,11 +113,8 @@ __device__ inline bool score_pages(PagesShared &s, const tamis_k_cache &k, const
                                              : __uint_as_float(TAMIS_NAN_BITS);
             segment.offer(__fmul_rn(add_chains(p), scale),
                           ((uint32_t)at + i + c) * kBlock + lane / 4, best.floor, below);
-            if ((i & (kRound - 1) * kTurn) == (kRound - 1) * kTurn &&
-                __syncthreads_or(segment.lacks_a_round())) {
-                best.count = segment.count();
-                thin(s.row.sums, s.row.pool, best, topk, topk + topk / 4);
-                segment.restart(best.count);
+            if ((i & (kRound - 1) * kTurn) == (kRound - 1) * kTurn) {
+                make_room(s.row, segment, best, topk);
             }
         }
     }

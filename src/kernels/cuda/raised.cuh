@@ -21,6 +21,21 @@ __device__ inline float relu_bits(uint32_t s) {
     return d;
 }
 
+/* Hides where p comes from, so that it stays one register pair. */
+template <class T> __device__ inline T *opaque(T *p) {
+    asm("" : "+l"(p));
+    return p;
+}
+
+/* 16 bytes of shared memory. */
+__device__ inline uint4 load_shared(uint32_t from) {
+    uint4 x;
+    asm volatile("ld.shared.v4.u32 {%0,%1,%2,%3},[%4];"
+                 : "=r"(x.x), "=r"(x.y), "=r"(x.z), "=r"(x.w)
+                 : "r"(from));
+    return x;
+}
+
 /* x >> 16, off the pipe that decodes. */
 __device__ inline uint32_t upper_half(uint32_t x) {
     uint32_t d;

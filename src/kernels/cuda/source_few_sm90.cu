@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: MIT */
 /*
  * source_few_sm90.cu: block maxima of everything that a few rows see, by Hopper's wgmma in the form
- * of consume_sm90.cu: a warpgroup decodes 128 positions a turn in its registers and multiplies them
- * by the heads of one row, two or four neighbouring ones. It is small, so that five share a
- * multiprocessor, and K comes through shared memory turns ahead: a lane copies what it reads
- * itself, without barriers. The bits of score.cuh.
+ * of consume_sm90.cu: a warpgroup decodes 128 or 256 positions a turn in its registers and
+ * multiplies them by the heads of one row, two or four neighbouring ones. It is small, so that
+ * three or four share a multiprocessor, and K comes through shared memory turns ahead: a lane
+ * copies what it reads itself, without barriers. The bits of score.cuh.
  *
  * CTAs have equal, contiguous shares of the turns of all runs; every warp counts them for itself.
  * In an image without sm_90a the kernels are not there. Included after source.cuh.
@@ -81,12 +81,6 @@ __device__ inline void load_few_row(FewShared<kRows> &s, const tamis_mqa_logits_
 
 /* ---- K ---- */
 
-/* Hides where p comes from, so that it stays one register pair. */
-template <class T> __device__ inline T *few_opaque(T *p) {
-    asm("" : "+l"(p));
-    return p;
-}
-
 __device__ inline uint32_t kept_in_register(uint32_t x) {
     asm("" : "+r"(x));
     return x;
@@ -111,8 +105,8 @@ template <int kRows> struct FewKeys {
         const uint32_t lane = threadIdx.x & 31;
         const bool paged = (k.start & (kOwn - 1)) == 0 && k.mask + 1 >= kOwn;
         whole = paged ? min(this->end, run.longest - kOwn + 1) : 0;
-        codes = few_opaque(k.base + lane * 16);
-        scales = few_opaque(k.base + ((k.mask + 1) * 64 + (8 * (lane & 3) + lane / 4) * 4));
+        codes = opaque(k.base + lane * 16);
+        scales = opaque(k.base + ((k.mask + 1) * 64 + (8 * (lane & 3) + lane / 4) * 4));
         page = page_of(at);
     }
 
@@ -128,7 +122,7 @@ template <int kRows> struct FewKeys {
         if (at < whole) {
             const uint32_t place = page * k.stride, slot = (uint32_t)(k.start + at) & k.mask;
             const uint8_t *p = codes + (uint64_t)(place + slot * 4) * 16;
-            const uint8_t *q = few_opaque(scales + (uint64_t)place * 16) + (uint64_t)slot * 4;
+            const uint8_t *q = opaque(scales + (uint64_t)place * 16) + (uint64_t)slot * 4;
 #pragma unroll
             for (int b = 0; b < 4 * kHalves; b++) {
                 asm volatile("cp.async.cg.shared.global [%0],[%1],16;" ::"r"(to + 512 * b),
@@ -203,14 +197,6 @@ template <int kCount> __device__ inline float few_maximum(const float (&score)[k
 
 /* ---- the work ---- */
 
-__device__ inline uint4 read_ring(uint32_t from) {
-    uint4 x;
-    asm volatile("ld.shared.v4.u32 {%0,%1,%2,%3},[%4];"
-                 : "=r"(x.x), "=r"(x.y), "=r"(x.z), "=r"(x.w)
-                 : "r"(from));
-    return x;
-}
-
 /* Scores of a half turn, from the lane's place of it on; returns its scales. Lane 4 r + c ends with
  * position r of the warp's block c of the half. */
 template <int kRows>
@@ -223,7 +209,7 @@ __device__ inline TurnScales score_half(FewShared<kRows> &s, uint32_t from, uint
     asm volatile("ld.shared.u32 %0,[%1];" : "=r"(word) : "r"(scales));
     const TurnScales own = turn_scales(word);
     auto table = [&](int b) {
-        const uint4 t = read_ring(add_bytes(tables, __shfl_sync(kAll, own.depths, b, 4), unit));
+        const uint4 t = load_shared(add_bytes(tables, __shfl_sync(kAll, own.depths, b, 4), unit));
         return Table{t.x, t.y, t.z, t.w};
     };
     float p[kRows][4];
@@ -232,7 +218,7 @@ __device__ inline TurnScales score_half(FewShared<kRows> &s, uint32_t from, uint
     for (int b = 0; b < 4; b += 2) {
         uint32_t(&d)[16 * kRows] = b ? d1 : d0;
         uint32_t t[4][4];
-        decode_pair(t, read_ring(from + 512 * b), read_ring(from + 512 * b + 512), table(b),
+        decode_pair(t, load_shared(from + 512 * b), load_shared(from + 512 * b + 512), table(b),
                     table(b + 1));
         multiply(d, t, q);
         multiply_wait<0>(d);
@@ -277,7 +263,7 @@ __device__ inline bool score_few(const tamis_mqa_logits_args &a, const Run &run,
     own_length -= Own::own_of(first) + 32 * half + 8 * (int32_t)c;
     float *out = a.block_max + (run.row + row) * a.block_max_stride +
                  (Own::own_of(first) / 8 + 4 * half + (int32_t)c >> (wider ? 1 : 0));
-    out = few_opaque(out);
+    out = opaque(out);
     uint32_t stage = ring, free = ring + (kStages - 1) * kStageBytes;
     const Weights kept = load_weights(s.weights[0]); /* of a single row */
     uint32_t wide = 0;

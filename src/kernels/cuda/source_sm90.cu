@@ -1,11 +1,17 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * source_sm90.cu: source.cuh by Hopper's wgmma. A warpgroup multiplies 64 positions, decoded in its
- * registers, by the 256 heads of eight rows in shared memory; two warpgroups take turns, one at its
- * sums while the other multiplies. In an image without sm_90a the kernels are not there.
+ * source_sm90.cu: source.cuh by Hopper's wgmma. A warpgroup multiplies 64 positions in its
+ * registers by the 256 heads of eight rows in shared memory, in two products of four rows: one is
+ * summed while the other runs. K is decoded there, or was before (raised_k.h). In an image without
+ * sm_90a the kernels are not there.
+ *
+ * While wgmma runs a scheduler issues another instruction in one cycle of four, and each one more
+ * costs its own. ptxas lets them overlap where a product has registers of its own, none is under
+ * way where the loop turns, and what is read follows a wait that names it.
  */
 #include "kernels/cuda/raised_k.h"
 #include "source.cuh"
+#include "wgmma.cuh"
 
 #if !defined(__CUDA_ARCH__) || defined(__CUDA_ARCH_FEAT_SM90_ALL)
 
@@ -13,46 +19,10 @@ namespace tamis {
 
 constexpr int kGroups = 2; /* warpgroups */
 
-#define TAMIS_R4(d, i)  "+r"(d[i]), "+r"(d[i + 1]), "+r"(d[i + 2]), "+r"(d[i + 3])
-#define TAMIS_R16(d, i) TAMIS_R4(d, i), TAMIS_R4(d, i + 4), TAMIS_R4(d, i + 8), TAMIS_R4(d, i + 12)
-#define TAMIS_R64(d)    TAMIS_R16(d, 0), TAMIS_R16(d, 16), TAMIS_R16(d, 32), TAMIS_R16(d, 48)
-
-/* Where a CTA's shared memory begins. As a constant it makes matrix descriptors that take no
- * instruction; where it is elsewhere, no row is fast. */
-constexpr uint32_t kCodesAt = 1024;
-
-/* d (+)= a times 32 bytes of each of 128 heads: K-major lines of 128 bytes in the 128-byte swizzle,
- * eight every 1,024 bytes, from q (address / 16, below 2^14) on. */
-template <int kAdd>
-__device__ inline void multiply_async(uint32_t (&d)[64], const uint32_t (&a)[4], uint64_t b) {
-    asm volatile("wgmma.mma_async.sync.aligned.m64n128k32.s32.s8.s8 {"
-                 "%0,%1,%2,%3,%4,%5,%6,%7,%8,%9,%10,%11,%12,%13,%14,%15,"
-                 "%16,%17,%18,%19,%20,%21,%22,%23,%24,%25,%26,%27,%28,%29,%30,%31,"
-                 "%32,%33,%34,%35,%36,%37,%38,%39,%40,%41,%42,%43,%44,%45,%46,%47,"
-                 "%48,%49,%50,%51,%52,%53,%54,%55,%56,%57,%58,%59,%60,%61,%62,%63},"
-                 "{%64,%65,%66,%67},%68,%69;"
-                 : TAMIS_R64(d)
-                 : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "n"(kAdd));
-}
-
-/* Of step j of half i of the heads. */
-__device__ inline constexpr uint64_t matrix_of(int i, int j) {
-    return (uint64_t)0x40000040 << 32 | 1u << 16 | ((kCodesAt + i * 128 * 128) / 16 + 2 * j);
-}
-
 /* The product of 64 positions and half kHalf of the heads: rows 2 c + kHalf. */
-template <int kHalf> __device__ inline void multiply(uint32_t (&d)[64], const uint32_t (&a)[4][4]) {
-    asm volatile("wgmma.fence.sync.aligned;" ::: "memory");
-    multiply_async<0>(d, a[0], matrix_of(kHalf, 0));
-    multiply_async<1>(d, a[1], matrix_of(kHalf, 1));
-    multiply_async<1>(d, a[2], matrix_of(kHalf, 2));
-    multiply_async<1>(d, a[3], matrix_of(kHalf, 3));
-    asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory");
-}
-
-/* Until d is there: kLeft products have begun since. */
-template <int kLeft> __device__ inline void multiply_wait(uint32_t (&d)[64]) {
-    asm volatile("wgmma.wait_group.sync.aligned %64;" : TAMIS_R64(d) : "n"(kLeft) : "memory");
+template <int kHalf>
+__device__ inline void multiply_half(uint32_t (&d)[64], const uint32_t (&a)[4][4]) {
+    hopper::multiply(d, a, (hopper::kSharedBase + kHalf * 128 * 128) / 16);
 }
 
 /* What a lane 4 r + c reads of a tile: chunk c of positions 2 r and 2 r + 1 of its warp's sixteen,
@@ -180,7 +150,8 @@ template <bool kLogits> struct HopperRun {
 
     /* s.codes is read by the asynchronous proxy. */
     __device__ void publish() const {
-        if (threadIdx.x == 0 && (uint32_t)__cvta_generic_to_shared(s.codes) != kCodesAt) {
+        if (threadIdx.x == 0 &&
+            (uint32_t)__cvta_generic_to_shared(s.codes) != hopper::kSharedBase) {
             atomicOr(&s.slow, (1u << kRunRows) - 1);
         }
         asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
@@ -307,33 +278,33 @@ template <bool kLogits> struct HopperRun {
             uint32_t d[64], e[64];
             /* The branches also keep sums ahead of the next wait. */
             bool rare = is_rare(out, tile);
-            multiply<0>(d, x.a);
-            multiply<1>(e, x.a);
+            multiply_half<0>(d, x.a);
+            multiply_half<1>(e, x.a);
             store(out, before, last);
-            multiply_wait<1>(d);
+            hopper::multiply_wait<1>(d);
             sum(w0, d, x.scale, 0, score);
             if (rare) {
                 finish(run, out, tile, 0, score);
             }
-            multiply<0>(d, y.a);
-            multiply_wait<1>(e);
+            multiply_half<0>(d, y.a);
+            hopper::multiply_wait<1>(e);
             sum(w1, e, x.scale, 1, score);
             if (rare) {
                 finish(run, out, tile, 1, score);
             }
             tiles.seen(x);
-            multiply<1>(e, y.a);
+            multiply_half<1>(e, y.a);
             store(out, tile, score);
             rare = is_rare(out, tile + kGroups);
             tiles.next(x, tile + 2 * kGroups);
-            multiply_wait<1>(d);
+            hopper::multiply_wait<1>(d);
             sum(w0, d, y.scale, 0, last);
             if (rare) {
                 finish(run, out, tile + kGroups, 0, last);
             }
             tiles.seen(y);
             const float scale[2] = {y.scale[0], y.scale[1]};
-            multiply_wait<0>(e);
+            hopper::multiply_wait<0>(e);
             tiles.next(y, tile + 3 * kGroups);
             sum(w1, e, scale, 1, last);
             if (rare) {
@@ -364,8 +335,7 @@ template <bool kLogits> struct HopperRun {
 
     /* Where raised K of the run's request begins, or -1. */
     __device__ int64_t raised_at(const Run &run) const {
-        const int64_t request =
-            clamp(a.rows.request ? a.rows.request[run.row] : 0, 0, a.rows.requests - 1);
+        const int64_t request = request_of(a.rows, run.row);
         return run.start == 0 ? raised.first[request] : -1;
     }
 };
