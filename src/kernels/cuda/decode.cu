@@ -78,6 +78,17 @@ __device__ inline uint32_t select_long(Pool<kSplitThreads> &pool, Item *items, c
                                                        order);
 }
 
+/* The selection of a row that sees nothing here: none, the other route's, or padding. */
+__device__ inline void write_none(const tamis_selection &out, int64_t r, const Listed &list,
+                                  int32_t page_size) {
+    for (int64_t i = threadIdx.x; i < out.topk; i += kSplitThreads) {
+        write_column(out, r, i, list, page_size, nullptr, -1);
+    }
+    if (out.counts && threadIdx.x == 0) {
+        out.counts[r] = 0;
+    }
+}
+
 } // namespace tamis
 
 /* a.logits: scratch for keys, rows of 16-byte alignment and whole steps. done: [rows.count] zeros.
@@ -105,20 +116,21 @@ extern "C" __global__ void __launch_bounds__(tamis::kSplitThreads, 1)
             where = a.physical ? (uint32_t)__ldg(a.physical + r * a.physical_stride + at) : 0;
         }
         const Listed list = listed_of(a, r);
-        if (list.count > 0) {
-            const bool seen =
-                at < list.count && (uint32_t)id <= (uint32_t)(list.length - 1) / kBlock;
-            id = seen ? id : -1;
-            where = a.physical ? where : listed_where(list, (int32_t)at, id);
-            const QueryBits bits = load_query_bits(a.query, r, a.numerics);
-            score_listed(a, list, r, first, (int)gridDim.x * kSplitWarps, steps, query, bits, id,
-                         seen ? where : 0, [&](int32_t column, bool live, float score) {
-                             keys[scratch_place(column, all_steps)] =
-                                 live ? key_of_score(score) : 0;
-                         });
+        if (list.count == 0) { /* no CTA waits for another here */
+            if (blockIdx.x == 0) {
+                write_none(out, r, list, a.k.page_size);
+            }
+            continue;
         }
-        /* A row without blocks is the first CTA's alone. */
-        if (list.count > 0 ? !is_last(done + r, gridDim.x, last) : blockIdx.x != 0) {
+        const bool seen = at < list.count && (uint32_t)id <= (uint32_t)(list.length - 1) / kBlock;
+        id = seen ? id : -1;
+        where = a.physical ? where : listed_where(list, (int32_t)at, id);
+        const QueryBits bits = load_query_bits(a.query, r, a.numerics);
+        score_listed(a, list, r, first, (int)gridDim.x * kSplitWarps, steps, query, bits, id,
+                     seen ? where : 0, [&](int32_t column, bool live, float score) {
+                         keys[scratch_place(column, all_steps)] = live ? key_of_score(score) : 0;
+                     });
+        if (!is_last(done + r, gridDim.x, last)) {
             continue;
         }
         const int columns = list.count * kBlock;
