@@ -153,6 +153,7 @@ struct Shape {
                     NaN */
     int weights; /* 0 plain, 1 hostile */
     int codes;   /* 0 random, 1 all zero: ties */
+    int falling; /* K of all but the first pages is small */
     int physical, bf16, round, counts, w16;
 };
 
@@ -176,6 +177,12 @@ void make_k(Call &c, const Shape &s, random_bits &bits) {
         table[i] = (int32_t)i;
     }
     std::shuffle(table.begin(), table.end(), bits);
+    for (int64_t p = (pages + 19) / 20; s.falling && p < pages; p++) {
+        uint8_t *scales = &pool[(size_t)(table[(size_t)p] * stride + s.page * 64)];
+        for (int i = 0; i < s.page * 4; i++) {
+            scales[i] = (uint8_t)(scales[i] - 24);
+        }
+    }
     c.score.k.layout = TAMIS_K_MXFP4_PAGE;
     c.score.k.head_dim = 128;
     c.score.k.page_size = s.page;

@@ -232,6 +232,7 @@ bool check_all() {
         s.round = i % 4 == 3;
         s.counts = i / 7 % 2;
         s.w16 = i / 9 % 2;
+        s.falling = s.scales == 0 && i % 7 < 3;
         good &= check(s, (uint64_t)i + 99);
         cases++;
     }

@@ -3,9 +3,12 @@
  * candidates.cuh: a row's best columns out of a stream of them, by a CTA of four warps.
  *
  * Each warp adds the scores that are not below the row's floor to a segment of its own, without
- * atomics. Before a segment can overflow, the pool is thinned to the best, which raises the floor:
- * of 16,384 columns in any order about one in six is ever stored. Columns come in any order, and
- * equal scores go to the lowest ones. NaN is never stored.
+ * atomics. Before a segment can overflow, the pool is thinned to the best, which raises the floor.
+ * Columns come in any order, and equal scores go to the lowest ones. NaN is never stored.
+ *
+ * How many a thinning keeps is a guess from the part of the columns that came: of 16,384 a tenth of
+ * the first 1,024, and about one in ten is stored after them. Whoever asked for the best topk and
+ * ends with fewer, because the later columns are worse, starts again without a guess.
  */
 #ifndef TAMIS_CUDA_CANDIDATES_CUH
 #define TAMIS_CUDA_CANDIDATES_CUH
@@ -18,6 +21,7 @@ namespace hopper {
 constexpr int kGroupThreads = 128, kGroupWarps = 4;
 constexpr int kSegment = 384; /* candidates of a warp */
 constexpr int kRound = 4;     /* turns of 32 columns a warp between two looks at the segments */
+constexpr int kSample = 1024; /* columns of the CTA, after which the floor is first raised */
 /* Thinned to at most 5/4 topk, a segment has room for a round: topk is at most this. */
 constexpr int kMaxTopk = (kSegment - 32 * kRound) * kGroupWarps * 3 / 4;
 
@@ -42,11 +46,23 @@ __device__ inline uint32_t ordered_key(float score) {
     return bits ^ ((uint32_t)((int32_t)bits >> 31) | 0x80000000u);
 }
 
-/* What may still be among a row's best: count of the warp's segment, and the least such score. */
+/* What may still be among a row's best. */
 struct Best {
-    uint32_t count;
-    float floor;
+    uint32_t count;   /* of the warp's segment */
+    float floor;      /* the least such score */
+    uint32_t columns; /* in all; 0: keep topk in every thinning */
+    bool guessed;     /* fewer were kept, so fewer may be left */
 };
+
+/*
+ * How many of the columns so far are enough, if the best are spread over all: their share of topk
+ * and eight times what that varies by, were they independent; it is more where neighbours are
+ * alike.
+ */
+__device__ inline uint32_t share_of(uint32_t topk, uint32_t seen, uint32_t columns) {
+    const float share = (float)topk * __fdividef((float)seen, (float)columns);
+    return min(topk, (uint32_t)(share + 8.0f * sqrtf(share)));
+}
 
 /* Where a warp's next candidate goes, in shared memory. */
 struct Segment {
@@ -78,10 +94,8 @@ struct Segment {
     }
 };
 
-constexpr int kEach = kSegment / 32;
-
-/* A thread's share of its warp's segment: keys of at least 1, 0 is none. */
-struct Share {
+/* A thread's share of its warp's segment, of up to 32 kEach: keys of at least 1, 0 is none. */
+template <int kEach> struct Share {
     uint32_t keys[kEach];
     uint16_t columns[kEach];
 
@@ -124,12 +138,13 @@ struct Share {
 
 /*
  * Thins the pool to its best `want` at least and at most `most`, and spreads them over the
- * segments. Whole CTA, from a barrier to a barrier.
+ * segments, which have up to 32 kEach. Whole CTA, from a barrier to a barrier.
  */
+template <int kEach>
 __device__ inline void thin(uint32_t (&sums)[2][kGroupWarps], RowPool &pool, Best &best,
                             uint32_t want, uint32_t most) {
     const uint32_t lane = threadIdx.x & 31, warp = threadIdx.x / 32;
-    const Share share(pool, best.count);
+    const Share<kEach> share(pool, best.count);
     uint32_t which = 1, top = __reduce_max_sync(kAll, share.top());
     if (lane == 0) {
         sums[0][warp] = top;

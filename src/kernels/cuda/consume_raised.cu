@@ -141,7 +141,7 @@ __device__ inline bool score_raised(RaisedShared &s, const tamis_raised_k &raise
         wide |= __float_as_uint(scale); /* its sign */
         column += kTurn * kBlock;
         if (slot % (kRound * sizeof s.places[0][0]) == 0) {
-            make_room(s.row, segment, best, topk);
+            make_room(s.row, segment, best, topk, column & ~(kTurn * kBlock - 1u));
             if (slot % (sizeof s.places[0] / 2) == 0) {
                 placer.place((slot / sizeof s.places[0][0]) ^ kBatchTurns);
             }

@@ -89,19 +89,29 @@ __device__ inline void mark_columns(RowShared &s, uint32_t count, int32_t blocks
         atomicOr(&s.marks.bits[column / 32], 1u << column % 32);
     }
     __syncthreads();
-    uint32_t before = 0; /* every warp counts them all */
-    for (uint32_t base = 0; base < words; base += 32) {
-        const uint32_t own = base + lane < words ? (uint32_t)__popc(s.marks.bits[base + lane]) : 0;
-        uint32_t sum = own;
+    const uint32_t each = (words + kGroupThreads - 1) / kGroupThreads; /* of a thread, in a row */
+    const uint32_t first = each * threadIdx.x, end = min(first + each, words);
+    uint32_t own = 0;
+    for (uint32_t i = first; i < end; i++) {
+        own += (uint32_t)__popc(s.marks.bits[i]);
+    }
+    uint32_t sum = own;
 #pragma unroll
-        for (int d = 1; d < 32; d *= 2) {
-            uint32_t other = __shfl_up_sync(kAll, sum, d);
-            sum += lane >= d ? other : 0;
-        }
-        if (warp == base / 32 % kGroupWarps && base + lane < words) {
-            s.marks.before[base + lane] = (uint16_t)(before + sum - own);
-        }
-        before += __shfl_sync(kAll, sum, 31);
+    for (int d = 1; d < 32; d *= 2) {
+        uint32_t other = __shfl_up_sync(kAll, sum, d);
+        sum += lane >= d ? other : 0;
+    }
+    if (lane == 31) {
+        s.sums[0][warp] = sum;
+    }
+    __syncthreads();
+    uint32_t before = sum - own;
+    for (uint32_t w = 0; w < warp; w++) {
+        before += s.sums[0][w];
+    }
+    for (uint32_t i = first; i < end; i++) {
+        s.marks.before[i] = (uint16_t)before;
+        before += (uint32_t)__popc(s.marks.bits[i]);
     }
     __syncthreads();
 }
@@ -140,12 +150,32 @@ __device__ inline uint32_t listed_positions(RowShared &s, const Listed &list) {
     return sum_of_cta(s.sums, seen, 1);
 }
 
-/* Thins the pool where a warp's segment has no room for another round. Whole CTA. */
-__device__ inline void make_room(RowShared &s, Segment &segment, Best &best, uint32_t topk) {
-    if (__syncthreads_or(segment.lacks_a_round())) {
+/*
+ * After `seen` columns: thins the pool where it is a sample of many, or a warp's segment has no
+ * room for another round. Whole CTA.
+ */
+__device__ inline void make_room(RowShared &s, Segment &segment, Best &best, uint32_t topk,
+                                 uint32_t seen) {
+    const bool sample = seen == kSample && best.columns >= 4 * kSample;
+    if (__syncthreads_or(sample || segment.lacks_a_round())) {
+        const uint32_t want = best.columns ? share_of(topk, seen, best.columns) : topk;
         best.count = segment.count();
-        thin(s.sums, s.pool, best, topk, topk + topk / 4);
+        best.guessed |= want < topk;
+        if (sample) {
+            thin<kSample / kGroupThreads>(s.sums, s.pool, best, want, want + want / 4);
+        } else {
+            thin<kSegment / 32>(s.sums, s.pool, best, want, want + want / 4);
+        }
         segment.restart(best.count);
+    }
+}
+
+/* The pool's best topk, of more. Whole CTA, from a barrier to a barrier. */
+__device__ inline void thin_to(RowShared &s, Best &best, uint32_t topk) {
+    if (__syncthreads_or(best.count > kSample / kGroupWarps)) {
+        thin<kSegment / 32>(s.sums, s.pool, best, topk, topk);
+    } else {
+        thin<kSample / kGroupThreads>(s.sums, s.pool, best, topk, topk);
     }
 }
 
@@ -157,19 +187,27 @@ template <class Score>
 __device__ inline bool consume_row(RowShared &s, const tamis_sparse_mqa_logits_args &a,
                                    const tamis_selection &out, const Listed &list, int64_t r,
                                    Score score) {
-    Best best = {0, -INFINITY};
+    const uint32_t topk = (uint32_t)out.topk;
+    Best best = {};
     uint32_t all = 0;
     if (list.count > 0) { /* else it may have no query */
         if ((uint32_t)__cvta_generic_to_shared(&s) != kSharedBase ||
-            !load_row_query(s, a.query, r) || __syncthreads_or(score(best))) {
+            !load_row_query(s, a.query, r)) {
             return false;
         }
-        all = sum_of_cta(s.sums, (threadIdx.x & 31) == 0 ? best.count : 0, 0);
-        if (all > (uint32_t)out.topk) {
-            __syncthreads();
-            thin(s.sums, s.pool, best, (uint32_t)out.topk, (uint32_t)out.topk);
-            all = (uint32_t)out.topk;
-        } else if (all < (uint32_t)out.topk && listed_positions(s, list) != all) {
+        uint32_t columns = (uint32_t)list.count * kBlock;
+        do {
+            best = {0, -INFINITY, columns, false};
+            columns = 0; /* the second time */
+            if (__syncthreads_or(score(best))) {
+                return false;
+            }
+            all = sum_of_cta(s.sums, (threadIdx.x & 31) == 0 ? best.count : 0, 0);
+        } while (all < topk && best.guessed);
+        if (all > topk) {
+            thin_to(s, best, topk);
+            all = topk;
+        } else if (all < topk && listed_positions(s, list) != all) {
             return false; /* some NaN is selected */
         }
     }

@@ -114,7 +114,8 @@ __device__ inline bool score_pages(PagesShared &s, const tamis_k_cache &k, const
             segment.offer(__fmul_rn(add_chains(p), scale),
                           ((uint32_t)at + i + c) * kBlock + lane / 4, best.floor, below);
             if ((i & (kRound - 1) * kTurn) == (kRound - 1) * kTurn) {
-                make_room(s.row, segment, best, topk);
+                make_room(s.row, segment, best, topk,
+                          ((uint32_t)at + i - 4 * warp + kTurn) * kBlock);
             }
         }
     }
