@@ -118,12 +118,12 @@ sanitize() {
     fi
     routes= # many rows: the longest by far, so first, and for one tool only
     [ "$tool" != memcheck ] || routes="routes order"
-    for name in $routes $stages levels stages pages rows tiles stamps hostile bytes; do
+    for name in $routes $stages levels stages pages rows tiles stamps hostile bytes falling; do
         case $name in
         levels | stages) echo "gpu_hostile $name" ;;
         pages | rows | routes | tiles) echo "gpu_plan_same $name" ;;
         stamps | hostile) echo "gpu_plan_guard $name" ;;
-        bytes | order) echo "gpu_plan_raised $name" ;;
+        bytes | falling | order) echo "gpu_plan_raised $name" ;;
         *) echo "gpu_harness $name few" ;;
         esac
     done | xargs -P $(((jobs + 1) * 2 / 3)) -I@ sh -c "set -- @; timeout 240 compute-sanitizer --tool $tool --error-exitcode 9 \
