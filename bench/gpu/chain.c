@@ -111,21 +111,18 @@ static void make_plan(chain *c) {
     int64_t bytes = tamis_cuda_plan_bytes(c->indexer, &limits, &c->b.error);
     good(&c->b, tamis_cuda_plan_create(c->b.cuda, c->indexer, &limits, device(&c->b, bytes), bytes,
                                        c->b.stream, &c->plan, &c->b.error));
-    tamis_tiling source = tamis_cuda_source_tiling(c->indexer, &limits);
-    printf("plan %.0f MiB for %d rows, of them %.0f MiB for a tile of %lld of the source's rows\n",
-           (double)bytes / (1 << 20), ROWS,
-           (double)tamis_cuda_tile_at(&source, TAMIS_TILE_PARTS) / (1 << 20),
-           (long long)source.rows);
+    printf("plan %.0f MiB for %d rows, of them %.0f MiB for the block maxima of a tile\n",
+           (double)bytes / (1 << 20), ROWS, (double)c->plan->room.maxima / (1 << 20));
 }
 
-/* Request i has copy (turn + i) of every page; another set other pages. */
-static int32_t *make_table(const chain *c, int64_t first, int64_t requests, int64_t width,
-                           int64_t copies) {
-    int32_t *table = host(requests * width * 4);
+/* Request i has copy (turn + i) of every page; another set other pages. Tables are as wide as the
+ * plan's longest context, as an engine's are, so that the host does not know lengths by them. */
+static int32_t *make_table(const chain *c, int64_t first, int64_t requests, int64_t copies) {
+    int32_t *table = host(requests * PAGES * 4);
     for (int64_t i = 0; i < requests; i++) {
-        for (int64_t p = 0; p < width; p++) {
+        for (int64_t p = 0; p < PAGES; p++) {
             int64_t which = (c->turn[p] + first + i) % copies;
-            table[i * width + p] = (int32_t)(which * PAGES + c->slot[p]);
+            table[i * PAGES + p] = (int32_t)(which * PAGES + c->slot[p]);
         }
     }
     return table;
@@ -134,9 +131,9 @@ static int32_t *make_table(const chain *c, int64_t first, int64_t requests, int6
 /* Of equal requests: arrays on the device, or, with one copy of K, on the host. */
 static tamis_batch make_batch(chain *c, int64_t tokens, int64_t requests, int64_t positions,
                               int set, int on_device) {
-    int64_t width = (positions + PAGE - 1) / PAGE, *context = host(requests * 8);
+    int64_t *context = host(requests * 8);
     int32_t *starts = host((requests + 1) * 4);
-    int32_t *table = make_table(c, 37 * set, requests, width, on_device ? REQUESTS : 1);
+    int32_t *table = make_table(c, 37 * set, requests, on_device ? REQUESTS : 1);
     tamis_batch batch;
     for (int64_t i = 0; i < requests; i++) {
         context[i] = positions;
@@ -147,8 +144,8 @@ static tamis_batch make_batch(chain *c, int64_t tokens, int64_t requests, int64_
     batch.tokens = tokens;
     batch.context = on_device ? send(&c->b, context, requests * 8) : context;
     batch.query_start = on_device ? send(&c->b, starts, (requests + 1) * 4) : starts;
-    batch.page_table[0] = on_device ? send(&c->b, table, requests * width * 4) : table;
-    batch.page_table_stride[0] = batch.page_table_width[0] = width;
+    batch.page_table[0] = on_device ? send(&c->b, table, requests * PAGES * 4) : table;
+    batch.page_table_stride[0] = batch.page_table_width[0] = PAGES;
     return batch;
 }
 

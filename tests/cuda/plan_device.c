@@ -89,6 +89,38 @@ void gpu_release(void) {
     }
 }
 
+/* ---- K and queries whose scales lie close together, but for some ---- */
+
+static void put_scales(uint8_t *scales, int odd) {
+    const int base = 118 + (int)random_below(6);
+    for (int g = 0; g < 4; g++) {
+        scales[g] = (uint8_t)(base + random_below(4));
+    }
+    if (random_below(odd) == 0) { /* a wide one, a NaN, or the smallest there is */
+        const uint8_t far[] = {255, 0, 60, 200};
+        scales[random_below(4)] = far[random_below(4)];
+    }
+}
+
+layers *close_layers(shape s, const request *requests, int32_t count) {
+    layers *l = layers_make(s, requests, count);
+    for (int k = 0; k < 2; k++) {
+        const tamis_k_cache *c = &l->keys[k].cache;
+        for (int64_t i = 0; i < c->size * c->page_size; i++) {
+            uint8_t *page = c->codes + i / c->page_size * c->stride;
+            put_scales(page + c->page_size * 64 + i % c->page_size * 4, 90);
+        }
+    }
+    for (int32_t layer = 0; layer < LAYERS; layer++) {
+        tamis_query *q = &l->query[layer];
+        for (int64_t i = 0; layers_selects(layer) && i < l->batch.tokens * s.heads; i++) {
+            uint8_t *row = (uint8_t *)(uintptr_t)q->scales + i / s.heads * q->scales_row_stride;
+            put_scales(row + i % s.heads * q->scales_head_stride, 600);
+        }
+    }
+    return l;
+}
+
 /* ---- twins ---- */
 
 /* Calls copy(host, bytes, place) for each array of the layers and the twin's pointer to it. */
@@ -296,6 +328,16 @@ void scene_holds(const scene *s, int32_t layer, const outcome *want, const char 
     outcome got = gpu_pull(s->l, layer, &s->out[layer]);
     snprintf(text, sizeof text, "%s, layer %d", what, layer);
     outcome_same(&got, want, text);
+}
+
+tamis_batch scene_lengths(scene *s, const int64_t *context, const int32_t *query_start) {
+    tamis_batch batch = s->l->batch;
+    gpu_write((void *)(uintptr_t)s->t.batch.context, context, batch.requests * 8);
+    gpu_write((void *)(uintptr_t)s->t.batch.query_start, query_start, (batch.requests + 1) * 4);
+    batch.context = context;
+    batch.query_start = query_start;
+    batch.tokens = query_start[batch.requests];
+    return batch;
 }
 
 int gpu_main(const struct CMUnitTest *list, int count, const char *program, int argc, char **argv) {

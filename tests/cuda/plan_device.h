@@ -36,6 +36,10 @@ void gpu_read(void *to, const void *from, int64_t bytes);
 void gpu_sync(void);
 void gpu_call(int result, const char *what);
 
+/* Layers of 32 heads of 128 and pages, K and queries of which have scales that lie close together,
+ * but for some. */
+layers *close_layers(shape s, const request *requests, int32_t count);
+
 /* Layers whose arrays lie on the device. */
 typedef struct twin {
     const layers *l;
@@ -81,6 +85,9 @@ void scene_end(scene *s);
 void scene_expect(const scene *s, const layers *l, const tamis_batch *batch, outcome *want);
 void scene_run(scene *s, const tamis_step *step, int32_t layer);
 void scene_holds(const scene *s, int32_t layer, const outcome *want, const char *what);
+
+/* Writes lengths to the device alone; the batch that says the same to the CPU. */
+tamis_batch scene_lengths(scene *s, const int64_t *context, const int32_t *query_start);
 
 /* The main of a program that runs the one of its tests that it is given. */
 int gpu_main(const struct CMUnitTest *list, int count, const char *program, int argc, char **argv);

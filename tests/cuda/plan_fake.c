@@ -63,19 +63,23 @@ static void creation(void **state) {
     tamis_indexer_destroy(indexer);
 }
 
-/* Every kind of tile, with decoded K beside it, inside 256 MiB. */
+/* Every kind of tile, with decoded K and a source's lists beside it, inside 256 MiB. */
 static void check_tiles(const tamis_indexer *indexer, const tamis_plan_limits *limits) {
+    const int64_t own = indexer->model.index_topk + 1;
+    const tamis_source_room room = tamis_cuda_source_room(indexer, limits);
     const tamis_tiling tilings[] = {
-        tamis_cuda_source_tiling(indexer, limits), tamis_cuda_sparse_tiling(indexer, limits),
-        tamis_cuda_group_tiling(indexer, limits),
+        tamis_cuda_sparse_tiling(indexer, limits, 2048),
+        tamis_cuda_sparse_tiling(indexer, limits, own), tamis_cuda_group_tiling(indexer, limits),
         tamis_cuda_dense_tiling(indexer, limits, tamis_cuda_border(indexer, 0)),
         tamis_cuda_dense_tiling(indexer, limits, tamis_cuda_border(indexer, 1))};
-    int64_t raised = tamis_cuda_raised_capacity(indexer, limits) * 132;
+    const int64_t beside =
+        tamis_cuda_raised_capacity(indexer, limits) * 132 + room.lists * own * 4 + room.rows * 4;
     for (int i = 0; i < COUNT(tilings); i++) {
-        int64_t bytes = tamis_cuda_tile_at(&tilings[i], TAMIS_TILE_PARTS);
-        assert_true(tilings[i].rows >= 1 && bytes + raised <= 256 << 20);
+        assert_true(tilings[i].each * tilings[i].rows + beside <= 256 << 20);
         assert_true(tilings[i].rows % 8 == 0 || tilings[i].rows == tamis_plan_max_rows(limits));
     }
+    assert_true(room.maxima + beside <= 256 << 20);
+    assert_in_range(room.rows, 1, room.lists);
 }
 
 /* Positions that a plan can decode. */

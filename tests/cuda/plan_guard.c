@@ -159,17 +159,6 @@ static void other_rows(void **state) {
     scene_end(&s);
 }
 
-/* Writes lengths to the device alone; the batch that says the same to the CPU. */
-static tamis_batch with_lengths(scene *s, const int64_t *context, const int32_t *query_start) {
-    tamis_batch batch = s->l->batch;
-    gpu_write((void *)(uintptr_t)s->t.batch.context, context, batch.requests * 8);
-    gpu_write((void *)(uintptr_t)s->t.batch.query_start, query_start, (batch.requests + 1) * 4);
-    batch.context = context;
-    batch.query_start = query_start;
-    batch.tokens = query_start[batch.requests];
-    return batch;
-}
-
 /* What a consumer's rows see on each route: all of it on one, by the length of the batch. */
 static void check_routes(const scene *s, const layers *l, const tamis_batch *batch) {
     const shape *sizes = &l->shape;
@@ -225,25 +214,25 @@ static void graph_in(shape sizes, int32_t mode, int from) {
     second->batch.padded_rows = second->batch.tokens + 3;
     scene s = scene_make(first, 3, mode, 0);
     if (from == 10) {
-        with_lengths(&s, ten, ten_starts);
+        scene_lengths(&s, ten, ten_starts);
     } else if (from == 0) {
-        with_lengths(&s, zero, zero_starts);
+        scene_lengths(&s, zero, zero_starts);
     } else {
         int64_t context[REQUESTS];
         int32_t starts[REQUESTS + 1];
         random_bytes(context, sizeof context);
         random_bytes(starts, sizeof starts);
-        with_lengths(&s, context, starts);
+        scene_lengths(&s, context, starts);
     }
     begin_capture();
     tamis_step step = twin_step(s.plan, &s.t);
     queue_all(&s, &step);
     void *exec = end_capture();
-    tamis_batch batch = with_lengths(&s, first->context, first->query_start);
+    tamis_batch batch = scene_lengths(&s, first->context, first->query_start);
     replay_as(&s, exec, first, &batch, "at 100,000");
-    batch = with_lengths(&s, ten, ten_starts);
+    batch = scene_lengths(&s, ten, ten_starts);
     replay_as(&s, exec, first, &batch, "at 10");
-    batch = with_lengths(&s, zero, zero_starts);
+    batch = scene_lengths(&s, zero, zero_starts);
     replay_as(&s, exec, first, &batch, "at 0");
     if (sizes.page_size) { /* without pages K has as many rows as the seed gave it */
         twin_fill(&s.t, second);

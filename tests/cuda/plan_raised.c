@@ -15,38 +15,6 @@ static const shape two_level = {TAMIS_K_MXFP4_PAGE,  64, 32, 128, 48, 40, 8, 1,
 static const request mixed[] = {{1500, 400}, {40, 1}, {900, 200}, {333, 127},
                                 {300, 128},  {0, 0},  {2000, 2},  {129, 129}};
 
-/* ---- K and queries whose scales lie close together, but for some ---- */
-
-static void put_scales(uint8_t *scales, int odd) {
-    const int base = 118 + (int)random_below(6);
-    for (int g = 0; g < 4; g++) {
-        scales[g] = (uint8_t)(base + random_below(4));
-    }
-    if (random_below(odd) == 0) { /* a wide one, a NaN, or the smallest there is */
-        const uint8_t far[] = {255, 0, 60, 200};
-        scales[random_below(4)] = far[random_below(4)];
-    }
-}
-
-static layers *close_layers(shape s, const request *requests, int32_t count) {
-    layers *l = layers_make(s, requests, count);
-    for (int k = 0; k < 2; k++) {
-        const tamis_k_cache *c = &l->keys[k].cache;
-        for (int64_t i = 0; i < c->size * c->page_size; i++) {
-            uint8_t *page = c->codes + i / c->page_size * c->stride;
-            put_scales(page + c->page_size * 64 + i % c->page_size * 4, 90);
-        }
-    }
-    for (int32_t layer = 0; layer < LAYERS; layer++) {
-        tamis_query *q = &l->query[layer];
-        for (int64_t i = 0; layers_selects(layer) && i < l->batch.tokens * s.heads; i++) {
-            uint8_t *row = (uint8_t *)(uintptr_t)q->scales + i / s.heads * q->scales_row_stride;
-            put_scales(row + i % s.heads * q->scales_head_stride, 600);
-        }
-    }
-    return l;
-}
-
 /* ---- a plan and its twin ---- */
 
 static void scene_good_end(scene *s) {
@@ -391,17 +359,6 @@ static void replay_as(scene *s, const graphs *g, const layers *l, const tamis_ba
     }
 }
 
-/* Writes lengths to the device alone; the batch that says the same to the CPU. */
-static tamis_batch with_lengths(scene *s, const int64_t *context, const int32_t *query_start) {
-    tamis_batch batch = s->l->batch;
-    gpu_write((void *)(uintptr_t)s->t.batch.context, context, batch.requests * 8);
-    gpu_write((void *)(uintptr_t)s->t.batch.query_start, query_start, (batch.requests + 1) * 4);
-    batch.context = context;
-    batch.query_start = query_start;
-    batch.tokens = query_start[batch.requests];
-    return batch;
-}
-
 /* Captured at lengths of nothing, replayed at others, over other K and tables, and again. */
 static void graphs_of(int32_t ratio, int32_t mode) {
     static const request some[] = {{1400, 500}, {800, 190}, {500, 3}};
@@ -415,21 +372,21 @@ static void graphs_of(int32_t ratio, int32_t mode) {
     layers *second = close_layers(sizes, some, COUNT(some)); /* the same sizes, other bits */
     second->batch.padded_rows = second->batch.tokens + 3;
     scene s = scene_make(first, 3, mode, 2048);
-    with_lengths(&s, zero, no_rows);
+    scene_lengths(&s, zero, no_rows);
     graphs g = {capture(&s, NULL, -1), {NULL}};
     tamis_step step = twin_step(s.plan, &s.t);
     for (int32_t layer = 0; layer < LAYERS; layer++) {
         g.layer[layer] = layers_selects(layer) ? capture(&s, &step, layer) : NULL;
     }
-    tamis_batch batch = with_lengths(&s, first->context, first->query_start);
+    tamis_batch batch = scene_lengths(&s, first->context, first->query_start);
     replay_as(&s, &g, first, &batch, "whole");
-    batch = with_lengths(&s, shorter, other_rows);
+    batch = scene_lengths(&s, shorter, other_rows);
     replay_as(&s, &g, first, &batch, "other lengths");
-    batch = with_lengths(&s, shorter, few);
+    batch = scene_lengths(&s, shorter, few);
     replay_as(&s, &g, first, &batch, "few rows each");
     twin_fill(&s.t, second);
     replay_as(&s, &g, second, &second->batch, "other contents");
-    batch = with_lengths(&s, zero, no_rows);
+    batch = scene_lengths(&s, zero, no_rows);
     replay_as(&s, &g, second, &batch, "nothing");
     twin_fill(&s.t, first);
     replay_as(&s, &g, first, &first->batch, "the first contents again");

@@ -16,11 +16,17 @@
 
 enum {
     STEP_THREADS = 256,
+    STRETCH_ROWS = 8192,  /* of a source: more would not fill the device better */
+    OWN_BYTES = 17 << 20, /* their lists at topk 512 */
     GROUP_ROWS = 8192, /* of a tile that keeps no scores: more would not fill the device better */
     LONGEST_BESIDE_RAISED = 1 << 24 /* the scores of one row then fit beside decoded K */
 };
 
-static const int64_t work_most = (int64_t)256 << 20; /* with decoded K */
+static const int64_t work_most = (int64_t)256 << 20; /* with decoded K and lists */
+
+static int64_t least(int64_t a, int64_t b) {
+    return a < b ? a : b;
+}
 
 /* ---- decoded K ---- */
 
@@ -39,46 +45,44 @@ int64_t tamis_cuda_raised_capacity(const tamis_indexer *indexer, const tamis_pla
                           TAMIS_RAISED_TILE);
 }
 
-static int64_t tile_bytes(const tamis_indexer *indexer, const tamis_plan_limits *limits) {
-    return work_most - tamis_cuda_raised_capacity(indexer, limits) * TAMIS_RAISED_BYTES;
+/* Blocks that hold a source's own selection: docs/numerics.md. */
+static int64_t own_blocks(const tamis_indexer *indexer) {
+    return (int64_t)indexer->model.index_topk + 1;
+}
+
+static int64_t room_bytes(const tamis_indexer *indexer, const tamis_source_room *room) {
+    return tamis_round_up(room->lists * own_blocks(indexer) * 4, 64) +
+           tamis_round_up(room->rows * 4, 64);
 }
 
 /* ---- tiles ---- */
 
-int64_t tamis_cuda_tile_at(const tamis_tiling *tiling, int part) {
-    int64_t at = 0;
-    for (int i = 0; i < part; i++) {
-        at += tamis_round_up(tiling->rows * tiling->each[i], 64);
-    }
-    return at;
+int64_t tamis_cuda_maxima_bytes(int64_t positions, int32_t block_size) {
+    return tamis_round_up((tamis_blocks_of(positions, block_size) + 1) * 4, 64);
 }
 
-/* As many rows as the bound allows, one at least. */
-static void fit(tamis_tiling *tiling, const tamis_indexer *indexer,
-                const tamis_plan_limits *limits) {
-    int64_t row = 0, rows = tamis_plan_max_rows(limits);
-    for (int i = 0; i < TAMIS_TILE_PARTS; i++) {
-        row += tiling->each[i];
+int64_t tamis_cuda_fitting(int64_t bytes, int64_t each, int64_t rows) {
+    const int64_t most = bytes / each;
+    if (most >= rows) {
+        return rows;
     }
-    int64_t most = row > 0 ? (tile_bytes(indexer, limits) - TAMIS_TILE_PARTS * 64) / row : rows;
-    most = most > TAMIS_CUDA_TILE_ROWS ? most / TAMIS_CUDA_TILE_ROWS * TAMIS_CUDA_TILE_ROWS
+    return most > TAMIS_CUDA_TILE_ROWS ? most / TAMIS_CUDA_TILE_ROWS * TAMIS_CUDA_TILE_ROWS
            : most < 1                  ? 1
                                        : most;
-    tiling->rows = most < rows ? most : rows;
 }
 
-tamis_tiling tamis_cuda_source_tiling(const tamis_indexer *indexer,
-                                      const tamis_plan_limits *limits) {
-    tamis_tiling t = {0};
-    int64_t longest = tamis_plan_longest_row(&indexer->model, limits);
-    int64_t own = (int64_t)indexer->model.index_topk + 1;
-    int32_t size = tamis_model_block_size(&indexer->model);
-    t.each[TAMIS_TILE_MAXIMA] = tamis_round_up((tamis_blocks_of(longest, size) + 1) * 4, 64);
-    t.each[TAMIS_TILE_LIST] = t.each[TAMIS_TILE_PLACED] = own * 4;
-    t.each[TAMIS_TILE_COUNT] = 4;
-    t.each[TAMIS_TILE_SCORES] = tamis_round_up(own * size, 32) * 4; /* whole steps of decode.cu */
-    fit(&t, indexer, limits);
-    return t;
+tamis_source_room tamis_cuda_source_room(const tamis_indexer *indexer,
+                                         const tamis_plan_limits *limits) {
+    const int64_t rows = tamis_plan_max_rows(limits);
+    const int64_t raised = tamis_cuda_raised_capacity(indexer, limits) * TAMIS_RAISED_BYTES;
+    tamis_source_room room;
+    const int64_t longest = tamis_plan_longest_row(&indexer->model, limits);
+    const int64_t each = tamis_cuda_maxima_bytes(longest, tamis_model_block_size(&indexer->model));
+    room.lists = least(OWN_BYTES / (own_blocks(indexer) * 4), 2 * rows);
+    room.rows = least(least(room.lists, rows), STRETCH_ROWS);
+    const int64_t most = (work_most - raised - room_bytes(indexer, &room)) / 64 * 64;
+    room.maxima = least(room.rows * each, most > each ? most : each);
+    return room;
 }
 
 static int64_t pool_of(const tamis_model *model) {
@@ -99,41 +103,44 @@ int64_t tamis_cuda_border(const tamis_indexer *indexer, int many) {
 
 static tamis_tiling scores_tiling(int64_t scores, const tamis_indexer *indexer,
                                   const tamis_plan_limits *limits) {
-    tamis_tiling t = {0};
-    t.each[TAMIS_TILE_SCORES] = tamis_round_up(scores > 0 ? scores : 0, 32) * 4;
-    fit(&t, indexer, limits);
+    const int64_t raised = tamis_cuda_raised_capacity(indexer, limits) * TAMIS_RAISED_BYTES;
+    tamis_source_room room = tamis_cuda_source_room(indexer, limits);
+    tamis_tiling t;
+    t.each = tamis_round_up(scores > 1 ? scores : 1, 32) * 4; /* whole steps of decode.cu */
+    t.rows = tamis_cuda_fitting(work_most - raised - room_bytes(indexer, &room), t.each,
+                                tamis_plan_max_rows(limits));
     return t;
 }
 
-tamis_tiling tamis_cuda_sparse_tiling(const tamis_indexer *indexer,
-                                      const tamis_plan_limits *limits) {
-    int never = indexer->sparse_logits == TAMIS_SPARSE_OFF;
-    return scores_tiling(never ? 0 : pool_of(&indexer->model), indexer, limits);
+tamis_tiling tamis_cuda_sparse_tiling(const tamis_indexer *indexer, const tamis_plan_limits *limits,
+                                      int64_t width) {
+    return scores_tiling(width * tamis_model_block_size(&indexer->model), indexer, limits);
 }
 
 tamis_tiling tamis_cuda_group_tiling(const tamis_indexer *indexer,
                                      const tamis_plan_limits *limits) {
     tamis_tiling t = scores_tiling(1, indexer, limits); /* rounded up: a word is enough */
-    t.rows = t.rows < GROUP_ROWS ? t.rows : GROUP_ROWS;
+    t.rows = least(t.rows, GROUP_ROWS);
     return t;
 }
 
 tamis_tiling tamis_cuda_dense_tiling(const tamis_indexer *indexer, const tamis_plan_limits *limits,
                                      int64_t border) {
-    int64_t longest = tamis_plan_longest_row(&indexer->model, limits);
-    int64_t most = border < longest ? border : longest;
+    int64_t most = least(border, tamis_plan_longest_row(&indexer->model, limits));
     return scores_tiling(pool_of(&indexer->model) > 0 ? most : 0, indexer, limits);
 }
 
 static int64_t work_bytes(const tamis_indexer *indexer, const tamis_plan_limits *limits) {
+    const int never = indexer->sparse_logits == TAMIS_SPARSE_OFF;
+    const int64_t blocks = never ? 0 : tamis_model_topk_blocks(&indexer->model);
     const tamis_tiling tilings[] = {
-        tamis_cuda_source_tiling(indexer, limits), tamis_cuda_sparse_tiling(indexer, limits),
-        tamis_cuda_group_tiling(indexer, limits),
+        tamis_cuda_sparse_tiling(indexer, limits, own_blocks(indexer)),
+        tamis_cuda_sparse_tiling(indexer, limits, blocks), tamis_cuda_group_tiling(indexer, limits),
         tamis_cuda_dense_tiling(indexer, limits, tamis_cuda_border(indexer, 0)),
         tamis_cuda_dense_tiling(indexer, limits, tamis_cuda_border(indexer, 1))};
-    int64_t most = 0;
-    for (int i = 0; i < 5; i++) {
-        int64_t bytes = tamis_cuda_tile_at(&tilings[i], TAMIS_TILE_PARTS);
+    int64_t most = tamis_cuda_source_room(indexer, limits).maxima;
+    for (int i = 0; i < (int)(sizeof tilings / sizeof *tilings); i++) {
+        int64_t bytes = tilings[i].each * tilings[i].rows;
         most = bytes > most ? bytes : most;
     }
     return most;
@@ -169,6 +176,9 @@ static int64_t lay_out(const tamis_indexer *indexer, const tamis_plan_limits *li
     plan->usable = tamis_plan_take(memory, &at, requests * 4);
     plan->raised_rows = tamis_plan_take(memory, &at, requests * 4);
     *cleared = at;
+    plan->room = tamis_cuda_source_room(indexer, limits);
+    plan->own = tamis_plan_take(memory, &at, plan->room.lists * own_blocks(indexer) * 4);
+    plan->own_count = tamis_plan_take(memory, &at, plan->room.rows * 4);
     plan->work = tamis_plan_take(memory, &at, work_bytes(indexer, limits));
     plan->raised.scales = tamis_plan_take(memory, &at, raised * 4);
     plan->raised.codes = tamis_plan_take(memory, &at, raised * 128);

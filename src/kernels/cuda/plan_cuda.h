@@ -8,16 +8,6 @@
 #include "kernels/cuda/raised_k.h"
 #include "kernels/cuda/step_args.h"
 
-/* Parts of a tile's workspace, in this order, each `each` bytes a row. */
-enum {
-    TAMIS_TILE_MAXIMA, /* block maxima of a source */
-    TAMIS_TILE_LIST,   /* blocks that can hold its own selection */
-    TAMIS_TILE_PLACED, /* where they lie */
-    TAMIS_TILE_COUNT,  /* how many */
-    TAMIS_TILE_SCORES, /* of listed blocks, or, on the dense route, of everything */
-    TAMIS_TILE_PARTS
-};
-
 /*
  * `auto`: in steps of at least _ROWS rows, and _SHARE for each request, those that see at most
  * _QUARTERS quarters of the pool take the dense route: where neighbouring rows share their K it
@@ -35,10 +25,22 @@ enum {
 /* Of a tile, whole ones where it has more: runs of rows then are (source_runs.cuh). */
 enum { TAMIS_CUDA_TILE_ROWS = 8 };
 
+/* Rows that share the scratch of scores. */
 typedef struct tamis_tiling {
-    int64_t each[TAMIS_TILE_PARTS];
+    int64_t each; /* bytes of a row */
     int64_t rows; /* of a tile */
 } tamis_tiling;
+
+/*
+ * A source runs over stretches of rows. Each has a list of blocks a row for the layer's own
+ * selection, made tile by tile with the published ones and read for the whole stretch behind its
+ * tiles.
+ */
+typedef struct tamis_source_room {
+    int64_t rows;   /* of a stretch at most */
+    int64_t lists;  /* of topk + 1 ids each: those past the rows of a short stretch hold places */
+    int64_t maxima; /* bytes for block maxima of a tile: of one row at least */
+} tamis_source_room;
 
 struct tamis_cuda_plan {
     const tamis_cuda *cuda;
@@ -57,7 +59,9 @@ struct tamis_cuda_plan {
                           other route */
     uint32_t *done;    /* [max_rows] 0 between kernels */
     int32_t *blocks, *blocks_count, *placed; /* as in tamis_plan */
-    uint8_t *work;                           /* of one tile */
+    tamis_source_room room;
+    int32_t *own, *own_count; /* [room.lists][topk + 1], [room.rows] of a stretch */
+    uint8_t *work;            /* of one tile */
     tamis_raised_k raised;   /* codes NULL: the plan has no room, or the device no kernel, for it */
     int64_t raised_capacity; /* positions */
     tamis_raised_stamp *raised_stamp;
@@ -68,20 +72,23 @@ struct tamis_cuda_plan {
 
 /* Positions of K that the plan has room to decode, a multiple of 64: 0 where none can be. */
 int64_t tamis_cuda_raised_capacity(const tamis_indexer *indexer, const tamis_plan_limits *limits);
-/* Tiles of rows whose workspace stays inside the plan's, beside that K. */
-tamis_tiling tamis_cuda_source_tiling(const tamis_indexer *indexer,
-                                      const tamis_plan_limits *limits);
-/* Of a consumer's two routes, which run one after the other in the same scratch. */
-tamis_tiling tamis_cuda_sparse_tiling(const tamis_indexer *indexer,
-                                      const tamis_plan_limits *limits);
-/* Of the sparse route where consume_sm90.cu takes it, which keeps no scores. */
+/* Beside that K. */
+tamis_source_room tamis_cuda_source_room(const tamis_indexer *indexer,
+                                         const tamis_plan_limits *limits);
+/* Bytes of a row's block maxima. */
+int64_t tamis_cuda_maxima_bytes(int64_t positions, int32_t block_size);
+/* Of `rows` rows of `each` bytes those that fit, whole runs of them: one at least. */
+int64_t tamis_cuda_fitting(int64_t bytes, int64_t each, int64_t rows);
+/* Tiles of rows whose scores stay inside the plan's workspace, beside all that: rows that select
+ * from `width` listed blocks each. */
+tamis_tiling tamis_cuda_sparse_tiling(const tamis_indexer *indexer, const tamis_plan_limits *limits,
+                                      int64_t width);
+/* The same where consume_sm90.cu takes them, which keeps no scores. */
 tamis_tiling tamis_cuda_group_tiling(const tamis_indexer *indexer, const tamis_plan_limits *limits);
+/* Of a consumer's dense route, which runs behind the other in the same scratch. */
 tamis_tiling tamis_cuda_dense_tiling(const tamis_indexer *indexer, const tamis_plan_limits *limits,
                                      int64_t border);
 /* Positions that a row of the dense route sees at most: -1 where no row takes it, INT32_MAX where
  * all do. many: in a step of so many rows. */
 int64_t tamis_cuda_border(const tamis_indexer *indexer, int many);
-/* Where a part begins; TAMIS_TILE_PARTS: the bytes of all. */
-int64_t tamis_cuda_tile_at(const tamis_tiling *tiling, int part);
-
 #endif

@@ -3,8 +3,9 @@
  * plan_run.c: one layer of a step on the device, tile of rows after tile of rows.
  *
  *   source    gate, then K of requests with many rows decoded (raised_k.h), then per tile: block
- *             maxima -> publish, also the best topk + 1 blocks -> their scores -> topk
- *             (docs/numerics.md: they hold the selection); then stamp
+ *             maxima -> publish, also the best topk + 1 blocks (docs/numerics.md: they hold the
+ *             layer's own selection); behind the tiles of a stretch of rows: scores of those ->
+ *             topk; then stamp
  *   consumer  gate with the stamp, then per tile: scores of the placed blocks -> topk; on the dense
  *             route, after all tiles of the other, scores of everything -> topk of those at listed
  *             positions
@@ -26,7 +27,8 @@ enum { GATE_THREADS = 256, RAISE_CTAS = 8 /* of a multiprocessor */ };
 typedef struct layer_run {
     tamis_cuda_plan *plan;
     tamis_layer layer;   /* its rows end where the gate lets them */
-    tamis_tiling tiling; /* of the route that is queued */
+    tamis_tiling tiling; /* of the scores that are queued */
+    int64_t first, end;  /* rows of the stretch that is queued */
     int64_t limit;       /* positions that K holds */
     int sparse, dense;   /* whether rows may take that route */
     int64_t border;      /* positions of a dense one at most */
@@ -53,19 +55,24 @@ static int paged(const layer_run *run) {
     return run->layer.indexer->k_layout == TAMIS_K_MXFP4_PAGE;
 }
 
-static row_tile tile_at(const layer_run *run, int64_t r) {
+/* Positions that a row sees at most, as far as the host knows. */
+static int64_t longest(const layer_run *run) {
+    return run->limit < run->plan->longest ? run->limit : run->plan->longest;
+}
+
+static int64_t maxima_bytes(const layer_run *run) {
+    return tamis_cuda_maxima_bytes(longest(run), run->layer.block_size);
+}
+
+static row_tile tile_at(const layer_run *run, int64_t r, int64_t rows) {
     row_tile t;
-    int64_t left = run->layer.rows.count - r;
+    int64_t left = run->end - r;
     t.r = r;
     t.rows = tamis_rows_at(&run->layer.rows, r);
-    t.rows.count = left < run->tiling.rows ? left : run->tiling.rows;
+    t.rows.count = left < rows ? left : rows;
     t.query = tamis_query_at(&run->layer.args->query, r);
     t.selection = tamis_selection_at(&run->layer.selection, r);
     return t;
-}
-
-static void *part(const layer_run *run, int which) {
-    return run->plan->work + tamis_cuda_tile_at(&run->tiling, which);
 }
 
 static block_list published(const layer_run *run, const row_tile *t) {
@@ -75,9 +82,19 @@ static block_list published(const layer_run *run, const row_tile *t) {
     return l;
 }
 
-static block_list own(const layer_run *run) {
-    block_list l = {part(run, TAMIS_TILE_LIST), part(run, TAMIS_TILE_PLACED),
-                    part(run, TAMIS_TILE_COUNT), run->layer.selection.topk + 1};
+/* Without pages ids are places. Many rows leave no room for places: their kernels find them. */
+static block_list own(const layer_run *run, const row_tile *t) {
+    const tamis_cuda_plan *plan = run->plan;
+    const int32_t width = run->layer.selection.topk + 1;
+    const int64_t rows = run->end - run->first, at = t->r - run->first;
+    const int beside = paged(run) && 2 * rows <= plan->room.lists;
+    block_list l = {plan->own + at * width, NULL, plan->own_count + at, width};
+    if (!paged(run)) {
+        l.placed = l.blocks;
+        l.blocks = NULL;
+    } else if (beside) {
+        l.placed = l.blocks + rows * width;
+    }
     return l;
 }
 
@@ -134,6 +151,8 @@ static tamis_status begin(tamis_cuda_plan *plan, const tamis_step *step,
     /* A step without requests has padding alone, which reads no page table. */
     run->layer.rows =
         tamis_layer_rows(&run->layer, step, plan->rows, plan->requests > 0 ? plan->requests : 1);
+    run->first = 0;
+    run->end = run->layer.rows.count;
     run->limit = tamis_cuda_limit(&run->layer.rows, &args->k);
     if (paged(run) && run->layer.rows.page_table == NULL) {
         run->layer.rows.page_table_width = 0;
@@ -256,17 +275,17 @@ static tamis_block_list list_to(const layer_run *run, block_list l) {
     return to;
 }
 
-/* The step's list, where the layer is a source, and the tile's own, where it selects. */
+/* The step's list, where the layer is a source, and its own, where it selects. */
 static tamis_status queue_lists(const layer_run *run, const row_tile *t, int selects,
                                 tamis_error *error) {
     const tamis_layer_args *args = run->layer.args;
     const int source = run->layer.role.role == TAMIS_ROLE_SOURCE;
-    const int wider = source && selects && own(run).width > run->layer.topk_blocks;
+    const int wider = source && selects && own(run, t).width > run->layer.topk_blocks;
     tamis_publish_job job = {0};
     job.rows = t->rows;
-    job.block_max = part(run, TAMIS_TILE_MAXIMA);
-    job.block_max_stride = run->tiling.each[TAMIS_TILE_MAXIMA] / 4;
-    job.limit = run->plan->longest;
+    job.block_max = (float *)run->plan->work;
+    job.block_max_stride = maxima_bytes(run) / 4;
+    job.limit = longest(run);
     job.block_size = run->layer.block_size;
     if (source) {
         tamis_block_list *list = &job.list[wider];
@@ -275,20 +294,24 @@ static tamis_status queue_lists(const layer_run *run, const row_tile *t, int sel
         list->copy_stride = args->blocks_stride;
     }
     if (selects) {
-        job.list[source && !wider] = list_to(run, own(run));
+        job.list[source && !wider] = list_to(run, own(run, t));
     }
     return tamis_cuda_queue_lists(run->plan->cuda, &job, run->stream, error);
 }
 
-/* Scores of everything a row sees, or their block maxima. */
-static tamis_status queue_scores(const layer_run *run, const row_tile *t, float *logits,
-                                 float *maxima, tamis_error *error) {
+static tamis_status queue_maxima(const layer_run *run, const row_tile *t, tamis_error *error) {
     tamis_mqa_logits_args score = score_of(run, t->rows, t->query);
-    score.logits = logits;
-    score.logits_stride = run->tiling.each[TAMIS_TILE_SCORES] / 4;
-    score.columns = logits ? score.logits_stride : 0;
-    score.block_max = maxima;
-    score.block_max_stride = run->tiling.each[TAMIS_TILE_MAXIMA] / 4;
+    score.block_max = (float *)run->plan->work;
+    score.block_max_stride = maxima_bytes(run) / 4;
+    return tamis_cuda_queue_mqa_logits(run->plan->cuda, &score, 0,
+                                       run->decoded ? &run->raised : NULL, run->stream, error);
+}
+
+/* Scores of everything a row sees. */
+static tamis_status queue_scores(const layer_run *run, const row_tile *t, tamis_error *error) {
+    tamis_mqa_logits_args score = score_of(run, t->rows, t->query);
+    score.logits = run->plan->work;
+    score.logits_stride = score.columns = run->tiling.each / 4;
     return tamis_cuda_queue_mqa_logits(run->plan->cuda, &score, 0,
                                        run->decoded ? &run->raised : NULL, run->stream, error);
 }
@@ -299,8 +322,8 @@ static tamis_topk_args topk_of(const layer_run *run, const row_tile *t, block_li
     topk.logits_type = TAMIS_F32;
     topk.block_size = run->layer.block_size;
     topk.rows = t->rows;
-    topk.logits = part(run, TAMIS_TILE_SCORES);
-    topk.logits_stride = run->tiling.each[TAMIS_TILE_SCORES] / 4;
+    topk.logits = run->plan->work;
+    topk.logits_stride = run->tiling.each / 4;
     topk.width = (int64_t)l.width * run->layer.block_size;
     topk.blocks = paged(run) ? l.blocks : l.placed;
     topk.blocks_stride = l.width;
@@ -323,7 +346,7 @@ static tamis_sparse_mqa_logits_args listed_of(const layer_run *run, const row_ti
     score.blocks = topk->blocks;
     score.blocks_stride = l.width;
     score.counts = l.counts;
-    score.logits = part(run, TAMIS_TILE_SCORES);
+    score.logits = run->plan->work;
     score.logits_stride = topk->logits_stride;
     score.physical = paged(run) ? l.placed : NULL;
     score.physical_stride = l.width;
@@ -352,7 +375,7 @@ static tamis_status queue_dense(const layer_run *run, const row_tile *t, block_l
     if (run->plan->longest < topk.width) {
         topk.width = run->plan->longest;
     }
-    TAMIS_TRY(queue_scores(run, &dense, part(run, TAMIS_TILE_SCORES), NULL, error));
+    TAMIS_TRY(queue_scores(run, &dense, error));
     return tamis_cuda_queue_topk(run->plan->cuda, &topk,
                                  TAMIS_TOPK_GATHER | TAMIS_TOPK_WHOLE | live_only, run->limit,
                                  run->stream, error);
@@ -366,11 +389,15 @@ static int selects(const tamis_selection *out) {
 
 static tamis_status source_tile(const layer_run *run, const row_tile *t, tamis_error *error) {
     const int own_selection = selects(&t->selection);
-    TAMIS_TRY(queue_scores(run, t, NULL, part(run, TAMIS_TILE_MAXIMA), error));
+    TAMIS_TRY(queue_maxima(run, t, error));
     if (own_selection || run->layer.role.role == TAMIS_ROLE_SOURCE) {
-        TAMIS_TRY(queue_lists(run, t, own_selection, error));
+        return queue_lists(run, t, own_selection, error);
     }
-    return own_selection ? queue_sparse(run, t, own(run), error) : TAMIS_OK;
+    return TAMIS_OK;
+}
+
+static tamis_status own_tile(const layer_run *run, const row_tile *t, tamis_error *error) {
+    return queue_sparse(run, t, own(run, t), error);
 }
 
 static tamis_status sparse_tile(const layer_run *run, const row_tile *t, tamis_error *error) {
@@ -383,36 +410,50 @@ static tamis_status dense_tile(const layer_run *run, const row_tile *t, tamis_er
 
 typedef tamis_status queue_tile(const layer_run *run, const row_tile *t, tamis_error *error);
 
-/* All rows, in as few tiles as fit, of one size but for the last. */
-static void cut(layer_run *run, tamis_tiling tiling) {
-    int64_t rows = run->layer.rows.count, tiles = (rows + tiling.rows - 1) / tiling.rows;
-    run->tiling = tiling;
-    if (tiles > 1 && tiling.rows > TAMIS_CUDA_TILE_ROWS) {
-        run->tiling.rows = tamis_round_up((rows + tiles - 1) / tiles, TAMIS_CUDA_TILE_ROWS);
+/* Rows first .. end - 1 of a layer's, in as few tiles of at most `most` as can be, of one size but
+ * for the last. */
+static int64_t cut(const layer_run *run, int64_t most) {
+    int64_t rows = run->end - run->first, tiles = (rows + most - 1) / most;
+    if (tiles > 1 && most > TAMIS_CUDA_TILE_ROWS) {
+        return tamis_round_up((rows + tiles - 1) / tiles, TAMIS_CUDA_TILE_ROWS);
     }
+    return most;
 }
 
-static tamis_status queue_tiles(const layer_run *run, queue_tile *queue, tamis_error *error) {
-    int64_t rows = run->layer.rows.count;
-    for (int64_t r = 0; r < rows; r += run->tiling.rows) {
-        row_tile t = tile_at(run, r);
+static tamis_status queue_tiles(const layer_run *run, int64_t most, queue_tile *queue,
+                                tamis_error *error) {
+    const int64_t rows = cut(run, most);
+    for (int64_t r = run->first; r < run->end; r += rows) {
+        row_tile t = tile_at(run, r, rows);
         TAMIS_TRY(queue(run, &t, error));
     }
     return TAMIS_OK;
 }
 
-/* Larger tiles where no scores are kept, if that holds for the last and smallest. */
-static void cut_sparse(layer_run *run) {
+typedef block_list list_of(const layer_run *run, const row_tile *t);
+
+/* Selection from lists. Larger tiles where no scores are kept, if that holds for the last and
+ * smallest. */
+static tamis_status queue_listed(layer_run *run, list_of *list, queue_tile *queue,
+                                 tamis_error *error) {
     const tamis_cuda_plan *plan = run->plan;
-    cut(run, tamis_cuda_group_tiling(plan->indexer, &plan->limits));
-    int64_t rows = run->layer.rows.count, before = rows > 0 ? rows - 1 : 0;
-    row_tile last = tile_at(run, before / run->tiling.rows * run->tiling.rows);
-    block_list l = published(run, &last);
+    run->tiling = tamis_cuda_group_tiling(plan->indexer, &plan->limits);
+    const int64_t rows = run->end - run->first, each = cut(run, run->tiling.rows);
+    row_tile last = tile_at(run, run->first + (rows > 0 ? (rows - 1) / each * each : 0), each);
+    block_list l = list(run, &last);
     tamis_topk_args topk = topk_of(run, &last, l);
     tamis_sparse_mqa_logits_args score = listed_of(run, &last, l, &topk);
     if (!tamis_cuda_consume_is_grouped(plan->cuda, &score, &topk.selection)) {
-        cut(run, tamis_cuda_sparse_tiling(plan->indexer, &plan->limits));
+        run->tiling = tamis_cuda_sparse_tiling(plan->indexer, &plan->limits, l.width);
     }
+    return queue_tiles(run, run->tiling.rows, queue, error);
+}
+
+static tamis_status queue_stretch(layer_run *run, tamis_error *error) {
+    const int64_t rows = run->end - run->first;
+    const int64_t fit = tamis_cuda_fitting(run->plan->room.maxima, maxima_bytes(run), rows);
+    TAMIS_TRY(queue_tiles(run, fit, source_tile, error));
+    return selects(&run->layer.selection) ? queue_listed(run, own, own_tile, error) : TAMIS_OK;
 }
 
 tamis_status tamis_cuda_source_run(tamis_cuda_plan *plan, const tamis_step *step,
@@ -423,8 +464,12 @@ tamis_status tamis_cuda_source_run(tamis_cuda_plan *plan, const tamis_step *step
     if (run.decoded) {
         TAMIS_TRY(queue_raise(&run, error));
     }
-    cut(&run, tamis_cuda_source_tiling(plan->indexer, &plan->limits));
-    TAMIS_TRY(queue_tiles(&run, source_tile, error));
+    const int64_t rows = run.end;
+    for (; run.first < rows; run.first = run.end) {
+        const int64_t left = rows - run.first, most = plan->room.rows;
+        run.end = run.first + (left < most ? left : most);
+        TAMIS_TRY(queue_stretch(&run, error));
+    }
     return run.layer.role.role == TAMIS_ROLE_SOURCE ? queue_stamp(&run, error) : TAMIS_OK;
 }
 
@@ -435,12 +480,11 @@ tamis_status tamis_cuda_consumer_run(tamis_cuda_plan *plan, const tamis_step *st
     TAMIS_TRY(begin(plan, step, args, 1, stream, &run, error));
     TAMIS_TRY(queue_gate(&run, error));
     if (run.sparse) {
-        cut_sparse(&run);
-        TAMIS_TRY(queue_tiles(&run, sparse_tile, error));
+        TAMIS_TRY(queue_listed(&run, published, sparse_tile, error));
     }
     if (run.dense) {
-        cut(&run, tamis_cuda_dense_tiling(plan->indexer, &plan->limits, run.border));
-        TAMIS_TRY(queue_tiles(&run, dense_tile, error));
+        run.tiling = tamis_cuda_dense_tiling(plan->indexer, &plan->limits, run.border);
+        TAMIS_TRY(queue_tiles(&run, run.tiling.rows, dense_tile, error));
     }
     return TAMIS_OK;
 }
