@@ -216,18 +216,19 @@ cudaStream_t queue_to;
 void run_general(const tamis_mqa_logits_args &a, int fill) {
     int each = std::max(1, 4 * multiprocessors / (int)a.rows.count);
     dim3 grid((unsigned)each, (unsigned)std::min<int64_t>(a.rows.count, 65535));
-    tamis_mqa_logits_smxx_h32_d128<<<grid, 128>>>(a, fill);
+    tamis_mqa_logits_smxx_h32_d128<<<grid, 128>>>(a, fill, tamis_row_tile{});
 }
 
 void run_smxx(const tamis_mqa_logits_args &a, int fill) {
     auto kernel = a.logits ? tamis_mqa_logits_fast_smxx : tamis_mqa_maxima_fast_smxx;
     kernel<<<2 * multiprocessors, tamis::kSourceThreads, sizeof(tamis::PortableShared), queue_to>>>(
-        a, fill);
+        a, fill, tamis_row_tile{});
 }
 
 void run_sm90(const tamis_mqa_logits_args &a, int fill) {
     auto kernel = a.logits ? tamis_mqa_logits_fast_sm90 : tamis_mqa_maxima_fast_sm90;
-    kernel<<<multiprocessors, tamis::kSourceThreads, 0, queue_to>>>(a, fill, tamis_raised_k{});
+    kernel<<<multiprocessors, tamis::kSourceThreads, 0, queue_to>>>(a, fill, tamis_raised_k{},
+                                                                    tamis_row_tile{});
 }
 
 template <int kRows> void run_few(const tamis_mqa_logits_args &a, int) {
@@ -235,14 +236,15 @@ template <int kRows> void run_few(const tamis_mqa_logits_args &a, int) {
                   : kRows == 2 ? tamis_mqa_maxima_few2_sm90
                                : tamis_mqa_maxima_few4_sm90;
     kernel<<<tamis::hopper::kFewCtas<kRows> * multiprocessors, tamis::hopper::kFewThreads, 0,
-             queue_to>>>(a);
+             queue_to>>>(a, tamis_row_tile{});
 }
 
 tamis_raised_k raised; /* of the call at hand */
 
 void run_raised(const tamis_mqa_logits_args &a, int fill) {
     auto kernel = a.logits ? tamis_mqa_logits_fast_sm90 : tamis_mqa_maxima_fast_sm90;
-    kernel<<<multiprocessors, tamis::kSourceThreads, 0, queue_to>>>(a, fill, raised);
+    kernel<<<multiprocessors, tamis::kSourceThreads, 0, queue_to>>>(a, fill, raised,
+                                                                    tamis_row_tile{});
 }
 
 /* Places for requests, but for each `without`-th (0: all have one). */

@@ -134,6 +134,52 @@ static void workspace(void **state) {
     }
 }
 
+/* Units of rows cut as tiles.cu cuts them: no tile needs more than the buffer, and there are no
+ * more than are queued. */
+static void check_cut(const int64_t *units, int64_t rows, int64_t longest, int64_t buffer) {
+    int64_t total = 0, most = 0, before = 0, here = 0;
+    uint32_t now = 0;
+    for (int64_t r = 0; r < rows; r++) {
+        total += units[r];
+        most = units[r] > most ? units[r] : most;
+    }
+    const int64_t tiles = tamis_tiles_of(total, most, buffer);
+    assert_in_range(tiles, 1, tamis_tiles_of(rows * longest, longest, buffer));
+    for (int64_t r = 0; r < rows; r++) {
+        if (r % TAMIS_TILE_RUN == 0) {
+            uint32_t tile = tamis_tile_of((uint32_t)before, (uint32_t)total, (uint32_t)tiles);
+            assert_in_range(tile, now, tiles - 1);
+            here = tile == now ? here : 0;
+            now = tile;
+        }
+        before += units[r];
+        here += units[r];
+        assert_true(here <= buffer);
+    }
+}
+
+static void cuts(void **state) {
+    static int64_t units[TAMIS_TILE_ROWS];
+    (void)state;
+    seed(6);
+    for (int trial = 0; trial < 3000; trial++) {
+        const int64_t longest = 1 + random_below(trial % 3 ? 8192 : 9);
+        const int64_t rows = 1 + random_below(trial % 50 ? 400 : TAMIS_TILE_ROWS);
+        const int64_t buffer = 2 * TAMIS_TILE_RUN * longest + random_below(8 * longest);
+        const int64_t long_ones = random_below(4) ? random_below(20) : 20;
+        for (int64_t r = 0; r < rows; r++) {
+            units[r] = random_below(20) < long_ones ? longest - random_below(2)
+                                                    : random_below(1 + longest / 50);
+        }
+        check_cut(units, rows, longest, buffer);
+    }
+    assert_int_equal(tamis_maxima_units(0, 8), 0);
+    assert_int_equal(tamis_maxima_units(1, 8), 1);
+    assert_int_equal(tamis_maxima_units(15 * 8, 8), 1); /* and one block more */
+    assert_int_equal(tamis_maxima_units(15 * 8 + 1, 8), 2);
+    assert_int_equal(tamis_maxima_units(1 << 20, 8), (1 << 17) * 4 / 64 + 1);
+}
+
 static void steps(void **state) {
     (void)state;
     seed(2);
@@ -306,6 +352,49 @@ static void routes(void **state) {
     assert_int_equal(launched(l, TAMIS_SPARSE_ON, 1, 1, 300, LAYER_SOURCE), 5);
 }
 
+/* Of a source whose plan has room for `rows` rows of a stretch and block maxima of `maxima`. */
+static int source_launches(const layers *l, int64_t rows, int64_t maxima, int64_t max_context) {
+    tamis_indexer *indexer = layers_indexer(l, "auto", TAMIS_SPARSE_ON);
+    tamis_plan_limits limits = twin_limits(l, l->batch.tokens);
+    limits.max_context = max_context;
+    tamis_error e = {0};
+    tamis_cuda_plan *plan;
+    tamis_step step;
+    succeeded(tamis_cuda_plan_create(cuda, indexer, &limits, far,
+                                     tamis_cuda_plan_bytes(indexer, &limits, &e), NULL, &plan, &e),
+              &e, __LINE__);
+    plan->room.rows = rows;
+    plan->room.maxima =
+        maxima * tamis_maxima_units(plan->longest, l->shape.block) * TAMIS_MAXIMA_UNIT;
+    succeeded(tamis_cuda_step_make(plan, &l->batch, &step, NULL, &e), &e, __LINE__);
+    int before = machine->launches;
+    outcome out = outcome_make(l, LAYER_SOURCE, l->batch.tokens);
+    tamis_layer_args args = layers_args(l, LAYER_SOURCE, &out);
+    succeeded(tamis_cuda_source_run(plan, &step, &args, NULL, &e), &e, __LINE__);
+    tamis_cuda_plan_destroy(plan);
+    tamis_indexer_destroy(indexer);
+    return machine->launches - before;
+}
+
+/* gate and stamp; of a stretch: a cut where it is the device's, maxima and lists of each tile, then
+ * scores and topk. Tables narrower than the plan's contexts bound lengths. */
+static void tiles(void **state) {
+    static const request one[] = {{400, 100}};
+    (void)state;
+    seed(7);
+    layers *l = layers_make(sizes, one, 1);
+    assert_int_equal(source_launches(l, 100, 100, 400), 2 + 2 + 2);
+    assert_int_equal(source_launches(l, 100, 99, 400), 2 + 1 + 2 * 2 + 2);
+    assert_int_equal(source_launches(l, 100, 28, 400), 2 + 1 + 2 * 5 + 2);
+    assert_int_equal(source_launches(l, 100, 16, 400), 2 + 1 + 2 * 13 + 2);
+    assert_int_equal(source_launches(l, 100, 15, 400), 2 + 2 * 13 + 2);
+    assert_int_equal(source_launches(l, 100, 7, 400), 2 + 2 * 15 + 2);
+    assert_int_equal(source_launches(l, 100, 1, 400), 2 + 2 * 100 + 2);
+    assert_int_equal(source_launches(l, 40, 40, 400), 2 + 3 * 4);
+    assert_int_equal(source_launches(l, 40, 28, 400), 2 + 2 * (1 + 2 * 2 + 2) + 4);
+    assert_int_equal(source_launches(l, 100, 1, 1 << 20), 2 + 2 + 2);
+}
+
 /* Hopper's kernels read K that a layer places and decodes, where a request can have rows for it. */
 static void raises(void **state) {
     static const request many[] = {{203, 128}}, few[] = {{203, 127}},
@@ -334,11 +423,15 @@ static int after(void **state) {
 }
 
 int main(void) {
-    static const struct CMUnitTest list[] = {
-        cmocka_unit_test_teardown(creation, after), cmocka_unit_test_teardown(workspace, after),
-        cmocka_unit_test_teardown(steps, after),    cmocka_unit_test_teardown(runs, after),
-        cmocka_unit_test_teardown(decoded, after),  cmocka_unit_test_teardown(raises, after),
-        cmocka_unit_test_teardown(routes, after)};
+    static const struct CMUnitTest list[] = {cmocka_unit_test_teardown(creation, after),
+                                             cmocka_unit_test_teardown(workspace, after),
+                                             cmocka_unit_test_teardown(steps, after),
+                                             cmocka_unit_test_teardown(runs, after),
+                                             cmocka_unit_test_teardown(decoded, after),
+                                             cmocka_unit_test_teardown(raises, after),
+                                             cmocka_unit_test_teardown(routes, after),
+                                             cmocka_unit_test_teardown(tiles, after),
+                                             cmocka_unit_test(cuts)};
     tamis_error e = {0};
     void *library = dlopen("libcuda.so.1", RTLD_NOW);
     fake_machine *(*machine_of)(void) = NULL;

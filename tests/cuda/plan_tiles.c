@@ -22,7 +22,8 @@ static void shrink(scene *s, room to) {
     const int32_t block = tamis_model_block_size(&s->indexer->model);
     own->rows = least(own->rows, to.rows);
     own->lists = least(own->lists, to.lists);
-    own->maxima = least(own->maxima, to.maxima * tamis_cuda_maxima_bytes(s->plan->longest, block));
+    own->maxima = least(own->maxima, to.maxima * tamis_maxima_units(s->plan->longest, block) *
+                                         TAMIS_MAXIMA_UNIT);
 }
 
 static void hold(scene *s, const tamis_step *step, const outcome *want, const char *what) {
@@ -34,6 +35,36 @@ static void hold(scene *s, const tamis_step *step, const outcome *want, const ch
     }
 }
 
+/* Tiles that the device cut for the source that ran last: whole runs of rows, which lie apart
+ * inside the buffer. */
+static void check_tiles(const scene *s) {
+    const tamis_source_room *own = &s->plan->room;
+    const int64_t rows = (s->rows - 1) % own->rows + 1, first = s->rows - rows; /* of a stretch */
+    const int32_t k = s->l->shape.source_ratio - 1, block = s->l->shape.block;
+    const int64_t width = s->l->batch.page_table_width[k] * s->l->shape.page_size;
+    if (rows * tamis_maxima_units(least(width, s->plan->longest), block) * TAMIS_MAXIMA_UNIT <=
+        own->maxima) {
+        return; /* they fit */
+    }
+    int32_t *starts = fresh((rows / TAMIS_TILE_RUN + 2) * 4), *ks = fresh(rows * 4),
+            *ke = fresh(rows * 4);
+    uint32_t *at = fresh(rows * 4);
+    gpu_read(starts, s->plan->tile_starts, (rows / TAMIS_TILE_RUN + 2) * 4);
+    gpu_read(at, s->plan->tile_at, rows * 4);
+    gpu_read(ks, s->plan->ks[k] + first, rows * 4);
+    gpu_read(ke, s->plan->gated[0] + first, rows * 4);
+    assert_int_equal(starts[0], 0);
+    for (int tile = 0; starts[tile] < rows; tile++) {
+        int64_t next = 0;
+        assert_true(starts[tile] % TAMIS_TILE_RUN == 0 && starts[tile + 1] >= starts[tile]);
+        for (int32_t r = starts[tile]; r < starts[tile + 1]; r++) {
+            assert_int_equal(at[r], next);
+            next += tamis_maxima_units(ke[r] - ks[r], block);
+        }
+        assert_true(next * TAMIS_MAXIMA_UNIT <= own->maxima);
+    }
+}
+
 static void compare(layers *l, int64_t max_context, room to, const char *what) {
     outcome want[LAYERS];
     scene s = scene_make(l, 3, TAMIS_SPARSE_ON, max_context);
@@ -42,6 +73,9 @@ static void compare(layers *l, int64_t max_context, room to, const char *what) {
     for (int turn = 0; turn < 2; turn++) {
         tamis_step step = twin_step(s.plan, &s.t);
         hold(&s, &step, want, what);
+        if (l->shape.page_size) {
+            check_tiles(&s);
+        }
     }
     assert_int_equal(tamis_cuda_plan_status(s.plan), TAMIS_CUDA_PLAN_GOOD);
     scene_end(&s);

@@ -12,6 +12,7 @@
 #include "cache/address.h"
 #include "format/dot.h"
 #include "kernels/order.h"
+#include "tile_args.h"
 
 namespace tamis {
 
@@ -46,6 +47,25 @@ __device__ inline Row row_of(const tamis_rows &rows, int64_t r, int64_t limit) {
         row.pages = rows.page_table + request_of(rows, r) * rows.page_table_stride;
     }
     return row;
+}
+
+/* The rows first .. end - 1 that a kernel does, and where their block maxima lie. */
+struct TileRows {
+    int64_t first, end;
+    const uint32_t *at;
+};
+
+__device__ inline TileRows rows_of(const tamis_row_tile &tile, int64_t count) {
+    if (tile.starts == nullptr) {
+        return {0, count, nullptr};
+    }
+    return {tile.starts[tile.index], tile.starts[tile.index + 1], tile.at};
+}
+
+/* Row r's line of what begins at `maxima`. */
+template <class T>
+__device__ inline T *maxima_of_row(T *maxima, int64_t stride, const uint32_t *at, int64_t r) {
+    return maxima + (at ? (int64_t)at[r] * (TAMIS_MAXIMA_UNIT / 4) : r * stride);
 }
 
 /* K of an absolute position. 32-bit division: positions are below 2^31. */

@@ -17,3 +17,4 @@
 #include "prepare.cu"
 #include "k_gather.cu"
 #include "step.cu"
+#include "tiles.cu"

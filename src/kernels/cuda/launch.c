@@ -111,12 +111,14 @@ static int64_t pool_bytes(int64_t columns) {
 }
 
 tamis_status tamis_cuda_queue_mqa_logits(const tamis_cuda *cuda, const tamis_mqa_logits_args *args,
-                                         int32_t fill, const tamis_raised_k *raised, void *stream,
+                                         int32_t fill, const tamis_raised_k *raised,
+                                         const tamis_row_tile *tile, void *stream,
                                          tamis_error *error) {
     tamis_mqa_logits_args a = *args;
-    void *parameters[] = {&a, &fill};
+    tamis_row_tile t = tile ? *tile : (tamis_row_tile){0};
+    void *parameters[] = {&a, &fill, &t};
     if (tamis_cuda_source_is_fast(args)) {
-        return tamis_cuda_queue_source(cuda, args, fill, raised, stream, error);
+        return tamis_cuda_queue_source(cuda, args, fill, raised, tile, stream, error);
     }
     return tamis_cuda_launch(cuda, geometry(TAMIS_CUDA_mqa_logits_smxx_h32_d64, &a.query),
                              grid_of_rows(cuda, a.rows.count), stream, parameters, error);
@@ -129,8 +131,10 @@ tamis_status tamis_cuda_queue_lists(const tamis_cuda *cuda, const tamis_publish_
     tamis_grid grid = grid_of_row_ctas(j.rows.count);
     void *parameters[] = {&j};
     grid.shared = CANDIDATE_BYTES;
-    if (cuda->kernels[TAMIS_CUDA_publish_team_sm90] && j.rows.count <= TEAM_ROWS &&
-        j.limit <= (int64_t)TEAM_BLOCKS * j.block_size) {
+    if (j.tile.starts) { /* a tile may hold few of the rows */
+        grid.x = least(grid.x, (int64_t)LIVE_CTAS * cuda->multiprocessors);
+    } else if (cuda->kernels[TAMIS_CUDA_publish_team_sm90] && j.rows.count <= TEAM_ROWS &&
+               j.limit <= (int64_t)TEAM_BLOCKS * j.block_size) {
         grid.x *= TEAM_CTAS;
         grid.shared = 2 * CANDIDATE_BYTES; /* the CTA's own, too */
         return tamis_cuda_launch(cuda, TAMIS_CUDA_publish_team_sm90, grid, stream, parameters,
@@ -295,7 +299,7 @@ tamis_status tamis_cuda_block_max(const tamis_cuda *cuda, const tamis_block_max_
 tamis_status tamis_cuda_mqa_logits(const tamis_cuda *cuda, const tamis_mqa_logits_args *args,
                                    void *stream, tamis_error *error) {
     CHECK_STAGE(mqa_logits);
-    return tamis_cuda_queue_mqa_logits(cuda, args, 1, NULL, stream, error);
+    return tamis_cuda_queue_mqa_logits(cuda, args, 1, NULL, NULL, stream, error);
 }
 
 tamis_status tamis_cuda_publish(const tamis_cuda *cuda, const tamis_publish_args *args,

@@ -9,6 +9,7 @@
 #include "kernels/cuda/backend.h"
 #include "kernels/cuda/publish_args.h"
 #include "kernels/cuda/raised_k.h"
+#include "kernels/cuda/tile_args.h"
 #include "kernels/cuda/topk_args.h"
 
 typedef struct tamis_grid {
@@ -27,17 +28,19 @@ tamis_status tamis_cuda_check_call(const tamis_cuda *cuda, const void *args, tam
 int64_t tamis_cuda_limit(const tamis_rows *rows, const tamis_k_cache *k);
 
 /* fill: logits past a row's length become -inf up to args->columns; else they keep what they hold.
- * raised: what args->k holds, decoded, for kernels that read it; NULL: nothing. */
+ * raised: what args->k holds, decoded, for kernels that read it; NULL: nothing. tile: of the rows,
+ * for block maxima alone; NULL: all, maxima in equal strides. */
 tamis_status tamis_cuda_queue_mqa_logits(const tamis_cuda *cuda, const tamis_mqa_logits_args *args,
-                                         int32_t fill, const tamis_raised_k *raised, void *stream,
+                                         int32_t fill, const tamis_raised_k *raised,
+                                         const tamis_row_tile *tile, void *stream,
                                          tamis_error *error);
 /* What queue_mqa_logits asks: whether source.cuh takes the call, and then queues it. */
 int tamis_cuda_source_is_fast(const tamis_mqa_logits_args *args);
 /* Whether a fast source reads decoded K here. */
 int tamis_cuda_reads_raised(const tamis_cuda *cuda);
 tamis_status tamis_cuda_queue_source(const tamis_cuda *cuda, const tamis_mqa_logits_args *args,
-                                     int32_t fill, const tamis_raised_k *raised, void *stream,
-                                     tamis_error *error);
+                                     int32_t fill, const tamis_raised_k *raised,
+                                     const tamis_row_tile *tile, void *stream, tamis_error *error);
 tamis_status tamis_cuda_queue_publish(const tamis_cuda *cuda, const tamis_publish_args *args,
                                       int64_t limit, void *stream, tamis_error *error);
 /* Lists of blocks from the same maxima, by one kernel. */

@@ -63,19 +63,23 @@ static int few_of(const tamis_cuda *cuda, const tamis_mqa_logits_args *a, int de
 }
 
 tamis_status tamis_cuda_queue_source(const tamis_cuda *cuda, const tamis_mqa_logits_args *args,
-                                     int32_t fill, const tamis_raised_k *raised, void *stream,
-                                     tamis_error *error) {
+                                     int32_t fill, const tamis_raised_k *raised,
+                                     const tamis_row_tile *tile, void *stream, tamis_error *error) {
     tamis_mqa_logits_args a = *args;
     tamis_raised_k k = raised ? *raised : (tamis_raised_k){0};
-    void *parameters[] = {&a, &fill, &k};
+    tamis_row_tile t = tile ? *tile : (tamis_row_tile){0};
+    void *of_few[] = {&a, &t}, *of_sm90[] = {&a, &fill, &k, &t}, *of_smxx[] = {&a, &fill, &t};
+    void **parameters = of_sm90;
     int kernel = a.logits ? TAMIS_CUDA_mqa_logits_fast_sm90 : TAMIS_CUDA_mqa_maxima_fast_sm90;
     int64_t ctas = SM90_CTAS;
     const int few = few_of(cuda, args, k.codes != NULL);
-    if (few >= 0) { /* these take a alone */
+    if (few >= 0) {
+        parameters = of_few;
         kernel = few_list[few].kernel;
         ctas = few_list[few].ctas;
     } else if (cuda->kernels[kernel] == NULL) {
         kernel = a.logits ? TAMIS_CUDA_mqa_logits_fast_smxx : TAMIS_CUDA_mqa_maxima_fast_smxx;
+        parameters = of_smxx;
         ctas = PORTABLE_CTAS;
     }
     tamis_grid grid = {ctas * cuda->multiprocessors, a.rows.count > 0 ? 1 : 0, shared_of[kernel]};

@@ -24,7 +24,8 @@ __device__ inline void tile_maxima(const float (&score)[2], const bool (&live)[2
 
 /* Without fill, logits past a row's length keep what they hold. */
 template <int HEADS, int GROUPS>
-__device__ inline void mqa_logits(const tamis_mqa_logits_args &a, bool fill) {
+__device__ inline void mqa_logits(const tamis_mqa_logits_args &a, bool fill,
+                                  const tamis_row_tile &tile) {
     const int lane = threadIdx.x & 31, warps = blockDim.x / 32;
     const int64_t first = ((int64_t)blockIdx.x * warps + threadIdx.x / 32) * kTile;
     const int64_t step = (int64_t)gridDim.x * warps * kTile;
@@ -32,7 +33,8 @@ __device__ inline void mqa_logits(const tamis_mqa_logits_args &a, bool fill) {
     if (a.logits) {
         limit = min(limit, a.columns); /* columns >= every length, or lengths are clamped */
     }
-    for (int64_t r = blockIdx.y; r < a.rows.count; r += gridDim.y) {
+    const TileRows rows = rows_of(tile, a.rows.count);
+    for (int64_t r = rows.first + blockIdx.y; r < rows.end; r += gridDim.y) {
         Row row = row_of(a.rows, r, positions_of(a.rows, a.k));
         int64_t length = min(row.length, limit);
         if (a.block_max) {
@@ -70,7 +72,8 @@ __device__ inline void mqa_logits(const tamis_mqa_logits_args &a, bool fill) {
             if (a.block_max) {
                 uint32_t best[2];
                 tile_maxima(score, live, a.block_size, best);
-                float *out = a.block_max + r * a.block_max_stride + base / a.block_size;
+                float *out = maxima_of_row(a.block_max, a.block_max_stride, rows.at, r) +
+                             base / a.block_size;
                 if (lane == 0 && base < length) {
                     out[0] = score_of_key(best[0]);
                 }
@@ -86,8 +89,9 @@ __device__ inline void mqa_logits(const tamis_mqa_logits_args &a, bool fill) {
 
 #define TAMIS_MQA_LOGITS(heads, dim)                                                               \
     extern "C" __global__ void __launch_bounds__(128) tamis_mqa_logits_smxx_h##heads##_d##dim(     \
-        const __grid_constant__ tamis_mqa_logits_args a, int32_t fill) {                           \
-        tamis::mqa_logits<heads, dim / 32>(a, fill != 0);                                          \
+        const __grid_constant__ tamis_mqa_logits_args a, int32_t fill,                             \
+        const __grid_constant__ tamis_row_tile tile) {                                             \
+        tamis::mqa_logits<heads, dim / 32>(a, fill != 0, tile);                                    \
     }
 TAMIS_MQA_LOGITS(32, 64)
 TAMIS_MQA_LOGITS(32, 128)

@@ -16,8 +16,7 @@
 
 enum {
     STEP_THREADS = 256,
-    STRETCH_ROWS = 8192,  /* of a source: more would not fill the device better */
-    OWN_BYTES = 17 << 20, /* their lists at topk 512 */
+    OWN_BYTES = 17 << 20, /* of a source: lists of TAMIS_TILE_ROWS rows at topk 512 */
     GROUP_ROWS = 8192, /* of a tile that keeps no scores: more would not fill the device better */
     LONGEST_BESIDE_RAISED = 1 << 24 /* the scores of one row then fit beside decoded K */
 };
@@ -50,25 +49,23 @@ static int64_t own_blocks(const tamis_indexer *indexer) {
     return (int64_t)indexer->model.index_topk + 1;
 }
 
+static int64_t starts_of(const tamis_source_room *room) {
+    return room->rows / TAMIS_TILE_RUN + 2;
+}
+
 static int64_t room_bytes(const tamis_indexer *indexer, const tamis_source_room *room) {
     return tamis_round_up(room->lists * own_blocks(indexer) * 4, 64) +
-           tamis_round_up(room->rows * 4, 64);
+           2 * tamis_round_up(room->rows * 4, 64) + tamis_round_up(starts_of(room) * 4, 64);
 }
 
 /* ---- tiles ---- */
-
-int64_t tamis_cuda_maxima_bytes(int64_t positions, int32_t block_size) {
-    return tamis_round_up((tamis_blocks_of(positions, block_size) + 1) * 4, 64);
-}
 
 int64_t tamis_cuda_fitting(int64_t bytes, int64_t each, int64_t rows) {
     const int64_t most = bytes / each;
     if (most >= rows) {
         return rows;
     }
-    return most > TAMIS_CUDA_TILE_ROWS ? most / TAMIS_CUDA_TILE_ROWS * TAMIS_CUDA_TILE_ROWS
-           : most < 1                  ? 1
-                                       : most;
+    return most > TAMIS_TILE_RUN ? most / TAMIS_TILE_RUN * TAMIS_TILE_RUN : most < 1 ? 1 : most;
 }
 
 tamis_source_room tamis_cuda_source_room(const tamis_indexer *indexer,
@@ -77,10 +74,12 @@ tamis_source_room tamis_cuda_source_room(const tamis_indexer *indexer,
     const int64_t raised = tamis_cuda_raised_capacity(indexer, limits) * TAMIS_RAISED_BYTES;
     tamis_source_room room;
     const int64_t longest = tamis_plan_longest_row(&indexer->model, limits);
-    const int64_t each = tamis_cuda_maxima_bytes(longest, tamis_model_block_size(&indexer->model));
+    const int64_t each =
+        tamis_maxima_units(longest, tamis_model_block_size(&indexer->model)) * TAMIS_MAXIMA_UNIT;
     room.lists = least(OWN_BYTES / (own_blocks(indexer) * 4), 2 * rows);
-    room.rows = least(least(room.lists, rows), STRETCH_ROWS);
-    const int64_t most = (work_most - raised - room_bytes(indexer, &room)) / 64 * 64;
+    room.rows = least(least(room.lists, rows), TAMIS_TILE_ROWS);
+    const int64_t left = work_most - raised - room_bytes(indexer, &room);
+    const int64_t most = left / TAMIS_MAXIMA_UNIT * TAMIS_MAXIMA_UNIT;
     room.maxima = least(room.rows * each, most > each ? most : each);
     return room;
 }
@@ -179,6 +178,8 @@ static int64_t lay_out(const tamis_indexer *indexer, const tamis_plan_limits *li
     plan->room = tamis_cuda_source_room(indexer, limits);
     plan->own = tamis_plan_take(memory, &at, plan->room.lists * own_blocks(indexer) * 4);
     plan->own_count = tamis_plan_take(memory, &at, plan->room.rows * 4);
+    plan->tile_starts = tamis_plan_take(memory, &at, starts_of(&plan->room) * 4);
+    plan->tile_at = tamis_plan_take(memory, &at, plan->room.rows * 4);
     plan->work = tamis_plan_take(memory, &at, work_bytes(indexer, limits));
     plan->raised.scales = tamis_plan_take(memory, &at, raised * 4);
     plan->raised.codes = tamis_plan_take(memory, &at, raised * 128);

@@ -22,9 +22,6 @@ enum {
     TAMIS_CUDA_AUTO_QUARTERS_MANY = 4
 };
 
-/* Of a tile, whole ones where it has more: runs of rows then are (source_runs.cuh). */
-enum { TAMIS_CUDA_TILE_ROWS = 8 };
-
 /* Rows that share the scratch of scores. */
 typedef struct tamis_tiling {
     int64_t each; /* bytes of a row */
@@ -34,7 +31,7 @@ typedef struct tamis_tiling {
 /*
  * A source runs over stretches of rows. Each has a list of blocks a row for the layer's own
  * selection, made tile by tile with the published ones and read for the whole stretch behind its
- * tiles.
+ * tiles. Where a stretch may need several tiles, its device cuts them (tile_args.h).
  */
 typedef struct tamis_source_room {
     int64_t rows;   /* of a stretch at most */
@@ -60,7 +57,10 @@ struct tamis_cuda_plan {
     uint32_t *done;    /* [max_rows] 0 between kernels */
     int32_t *blocks, *blocks_count, *placed; /* as in tamis_plan */
     tamis_source_room room;
-    int32_t *own, *own_count; /* [room.lists][topk + 1], [room.rows] of a stretch */
+    /* Of a stretch. */
+    int32_t *own, *own_count; /* [room.lists][topk + 1], [room.rows] */
+    int32_t *tile_starts;     /* [room.rows / TAMIS_TILE_RUN + 2] */
+    uint32_t *tile_at;        /* [room.rows] */
     uint8_t *work;            /* of one tile */
     tamis_raised_k raised;   /* codes NULL: the plan has no room, or the device no kernel, for it */
     int64_t raised_capacity; /* positions */
@@ -75,8 +75,6 @@ int64_t tamis_cuda_raised_capacity(const tamis_indexer *indexer, const tamis_pla
 /* Beside that K. */
 tamis_source_room tamis_cuda_source_room(const tamis_indexer *indexer,
                                          const tamis_plan_limits *limits);
-/* Bytes of a row's block maxima. */
-int64_t tamis_cuda_maxima_bytes(int64_t positions, int32_t block_size);
 /* Of `rows` rows of `each` bytes those that fit, whole runs of them: one at least. */
 int64_t tamis_cuda_fitting(int64_t bytes, int64_t each, int64_t rows);
 /* Tiles of rows whose scores stay inside the plan's workspace, beside all that: rows that select

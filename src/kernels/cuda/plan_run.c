@@ -37,9 +37,11 @@ typedef struct layer_run {
     void *stream;
 } layer_run;
 
-/* Rows r .. of a run, at most a tile of them. */
+/* Rows r .. of a run, at most a tile of them; or all of a stretch, of which the device knows the
+ * tile's. */
 typedef struct row_tile {
     int64_t r;
+    tamis_row_tile of; /* starts NULL: all */
     tamis_rows rows;
     tamis_query query;
     tamis_selection selection;
@@ -60,14 +62,16 @@ static int64_t longest(const layer_run *run) {
     return run->limit < run->plan->longest ? run->limit : run->plan->longest;
 }
 
-static int64_t maxima_bytes(const layer_run *run) {
-    return tamis_cuda_maxima_bytes(longest(run), run->layer.block_size);
+/* Of a row's block maxima, then. */
+static int64_t maxima_units(const layer_run *run) {
+    return tamis_maxima_units(longest(run), run->layer.block_size);
 }
 
 static row_tile tile_at(const layer_run *run, int64_t r, int64_t rows) {
     row_tile t;
     int64_t left = run->end - r;
     t.r = r;
+    t.of = (tamis_row_tile){0};
     t.rows = tamis_rows_at(&run->layer.rows, r);
     t.rows.count = left < rows ? left : rows;
     t.query = tamis_query_at(&run->layer.args->query, r);
@@ -283,8 +287,9 @@ static tamis_status queue_lists(const layer_run *run, const row_tile *t, int sel
     const int wider = source && selects && own(run, t).width > run->layer.topk_blocks;
     tamis_publish_job job = {0};
     job.rows = t->rows;
+    job.tile = t->of;
     job.block_max = (float *)run->plan->work;
-    job.block_max_stride = maxima_bytes(run) / 4;
+    job.block_max_stride = maxima_units(run) * (TAMIS_MAXIMA_UNIT / 4);
     job.limit = longest(run);
     job.block_size = run->layer.block_size;
     if (source) {
@@ -302,9 +307,9 @@ static tamis_status queue_lists(const layer_run *run, const row_tile *t, int sel
 static tamis_status queue_maxima(const layer_run *run, const row_tile *t, tamis_error *error) {
     tamis_mqa_logits_args score = score_of(run, t->rows, t->query);
     score.block_max = (float *)run->plan->work;
-    score.block_max_stride = maxima_bytes(run) / 4;
-    return tamis_cuda_queue_mqa_logits(run->plan->cuda, &score, 0,
-                                       run->decoded ? &run->raised : NULL, run->stream, error);
+    score.block_max_stride = maxima_units(run) * (TAMIS_MAXIMA_UNIT / 4);
+    return tamis_cuda_queue_mqa_logits(
+        run->plan->cuda, &score, 0, run->decoded ? &run->raised : NULL, &t->of, run->stream, error);
 }
 
 /* Scores of everything a row sees. */
@@ -312,8 +317,8 @@ static tamis_status queue_scores(const layer_run *run, const row_tile *t, tamis_
     tamis_mqa_logits_args score = score_of(run, t->rows, t->query);
     score.logits = run->plan->work;
     score.logits_stride = score.columns = run->tiling.each / 4;
-    return tamis_cuda_queue_mqa_logits(run->plan->cuda, &score, 0,
-                                       run->decoded ? &run->raised : NULL, run->stream, error);
+    return tamis_cuda_queue_mqa_logits(
+        run->plan->cuda, &score, 0, run->decoded ? &run->raised : NULL, NULL, run->stream, error);
 }
 
 /* Selection among listed blocks. */
@@ -414,8 +419,8 @@ typedef tamis_status queue_tile(const layer_run *run, const row_tile *t, tamis_e
  * for the last. */
 static int64_t cut(const layer_run *run, int64_t most) {
     int64_t rows = run->end - run->first, tiles = (rows + most - 1) / most;
-    if (tiles > 1 && most > TAMIS_CUDA_TILE_ROWS) {
-        return tamis_round_up((rows + tiles - 1) / tiles, TAMIS_CUDA_TILE_ROWS);
+    if (tiles > 1 && most > TAMIS_TILE_RUN) {
+        return tamis_round_up((rows + tiles - 1) / tiles, TAMIS_TILE_RUN);
     }
     return most;
 }
@@ -449,10 +454,48 @@ static tamis_status queue_listed(layer_run *run, list_of *list, queue_tile *queu
     return queue_tiles(run, run->tiling.rows, queue, error);
 }
 
+static tamis_status queue_cut(const layer_run *run, const row_tile *t, int64_t tiles,
+                              tamis_error *error) {
+    const tamis_cuda_plan *plan = run->plan;
+    tamis_tile_args cut = {0};
+    void *parameters[] = {&cut};
+    cut.ks = t->rows.ks;
+    cut.ke = t->rows.ke;
+    cut.starts = plan->tile_starts;
+    cut.at = plan->tile_at;
+    cut.rows = t->rows.count;
+    cut.limit = longest(run);
+    cut.units = (uint32_t)(plan->room.maxima / TAMIS_MAXIMA_UNIT);
+    cut.tiles = (uint32_t)tiles;
+    cut.block_size = run->layer.block_size;
+    return tamis_cuda_launch(plan->cuda, TAMIS_CUDA_tile_rows_smxx, (tamis_grid){1, 1, 0},
+                             run->stream, parameters, error);
+}
+
+/* Tiles that the device cuts, as many as rows need that are as long as the host knows. */
+static tamis_status queue_cut_tiles(const layer_run *run, int64_t units, tamis_error *error) {
+    row_tile t = tile_at(run, run->first, run->end - run->first);
+    const int64_t each = maxima_units(run),
+                  tiles = tamis_tiles_of(t.rows.count * each, each, units);
+    TAMIS_TRY(queue_cut(run, &t, tiles, error));
+    t.of.starts = run->plan->tile_starts;
+    t.of.at = run->plan->tile_at;
+    for (; t.of.index < tiles; t.of.index++) {
+        TAMIS_TRY(source_tile(run, &t, error));
+    }
+    return TAMIS_OK;
+}
+
+/* The device need not cut what fits, and cannot where hardly a run of rows does. */
 static tamis_status queue_stretch(layer_run *run, tamis_error *error) {
-    const int64_t rows = run->end - run->first;
-    const int64_t fit = tamis_cuda_fitting(run->plan->room.maxima, maxima_bytes(run), rows);
-    TAMIS_TRY(queue_tiles(run, fit, source_tile, error));
+    const int64_t rows = run->end - run->first, each = maxima_units(run);
+    const int64_t units = run->plan->room.maxima / TAMIS_MAXIMA_UNIT;
+    if (rows * each <= units || 2 * TAMIS_TILE_RUN * each > units) {
+        int64_t most = each > 0 ? tamis_cuda_fitting(units, each, rows) : rows;
+        TAMIS_TRY(queue_tiles(run, most, source_tile, error));
+    } else {
+        TAMIS_TRY(queue_cut_tiles(run, units, error));
+    }
     return selects(&run->layer.selection) ? queue_listed(run, own, own_tile, error) : TAMIS_OK;
 }
 

@@ -29,8 +29,9 @@ struct Maxima {
     }
 };
 
-__device__ inline Maxima maxima_of(const tamis_publish_job &a, int64_t r, const Row &row) {
-    return {a.block_max + r * a.block_max_stride,
+__device__ inline Maxima maxima_of(const tamis_publish_job &a, const uint32_t *at, int64_t r,
+                                   const Row &row) {
+    return {maxima_of_row(a.block_max, a.block_max_stride, at, r),
             (int)tamis_blocks_of(min(row.length, a.limit), a.block_size), TAMIS_KEY_PINNED};
 }
 
@@ -258,9 +259,10 @@ extern "C" __global__ void __launch_bounds__(tamis::kPublishThreads, 2)
     extern __shared__ tamis::Item candidates[];
     __shared__ tamis::PublishShared<tamis::kPublishThreads> s;
     tamis::pool_begin(s.pool);
-    for (int64_t r = blockIdx.x; r < a.rows.count; r += gridDim.x) {
+    const tamis::TileRows rows = tamis::rows_of(a.tile, a.rows.count);
+    for (int64_t r = rows.first + blockIdx.x; r < rows.end; r += gridDim.x) {
         const tamis::Row row = tamis::row_of(a.rows, r, INT32_MAX);
-        const tamis::Maxima maxima = tamis::maxima_of(a, r, row);
+        const tamis::Maxima maxima = tamis::maxima_of(a, rows.at, r, row);
         const uint32_t most = (uint32_t)min(maxima.n, a.list[0].width);
         if (a.zeroed && threadIdx.x == 0) {
             a.zeroed[r] = 0;
@@ -285,33 +287,6 @@ extern "C" __global__ void __launch_bounds__(tamis::kPublishThreads, 2)
 namespace tamis {
 
 constexpr int kTeamThreads = 1024, kTeamWarps = kTeamThreads / 32, kTeamSize = 8, kTeamQuads = 4;
-
-__device__ inline int team_rank() {
-    uint32_t rank;
-    asm("mov.u32 %0,%%cluster_ctarank;" : "=r"(rank));
-    return (int)rank;
-}
-
-__device__ inline void team_sync() {
-    asm volatile("barrier.cluster.arrive.release.aligned;\n\t"
-                 "barrier.cluster.wait.acquire.aligned;" ::
-                     : "memory");
-}
-
-/* What lies in shared memory here, in the CTA of a rank. */
-template <class T> __device__ inline T *at_rank(T *mine, int rank) {
-    uint64_t there;
-    asm("mapa.u64 %0,%1,%2;" : "=l"(there) : "l"((uint64_t)mine), "r"(rank));
-    return (T *)there;
-}
-
-__device__ inline uint32_t shared_at_rank(const void *mine, int rank) {
-    uint32_t there;
-    asm("mapa.shared::cluster.u32 %0,%1,%2;"
-        : "=r"(there)
-        : "r"((uint32_t)__cvta_generic_to_shared(mine)), "r"(rank));
-    return there;
-}
 
 /* This thread's maxima as quads, all loads in flight. */
 __device__ inline void load_maxima(const Maxima &maxima, int start, int chunk,
@@ -343,9 +318,9 @@ __device__ inline void load_maxima(const Maxima &maxima, int start, int chunk,
 
 } // namespace tamis
 
-/* One cluster a row, for rows of at most 131,072 blocks: each CTA lists its candidates, then sends
- * them to one CTA a list, which has all of them then. Dynamic shared memory: the candidates of a
- * row, and the CTA's own. */
+/* One cluster a row, for rows of at most 131,072 blocks in equal strides: each CTA lists its
+ * candidates, then sends them to one CTA a list, which has all of them then. Dynamic shared memory:
+ * the candidates of a row, and the CTA's own. */
 extern "C" __global__ void __cluster_dims__(tamis::kTeamSize)
     __launch_bounds__(tamis::kTeamThreads, 1)
         tamis_publish_team_sm90(const __grid_constant__ tamis_publish_job a) {
@@ -357,7 +332,7 @@ extern "C" __global__ void __cluster_dims__(tamis::kTeamSize)
     const int64_t r = blockIdx.x / tamis::kTeamSize;
     const int lane = threadIdx.x & 31, rank = tamis::team_rank();
     const tamis::Row row = tamis::row_of(a.rows, r, INT32_MAX);
-    tamis::Maxima maxima = tamis::maxima_of(a, r, row);
+    tamis::Maxima maxima = tamis::maxima_of(a, nullptr, r, row);
     const uint32_t most = (uint32_t)max(0, min(maxima.n, a.list[0].width) - 1);
     maxima.newest = 0; /* the last of every list; so keys lie close together */
     const int chunk = tamis::chunk_of(maxima.n, tamis::kTeamWarps * tamis::kTeamSize);

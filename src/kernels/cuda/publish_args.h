@@ -5,6 +5,8 @@
 
 #include <tamis/tamis.h>
 
+#include "kernels/cuda/tile_args.h"
+
 /* A list of each row's best `width` blocks; what is NULL is not written. */
 typedef struct tamis_block_list {
     int32_t *blocks; /* out [R][width] ids, ascending, -1 in the rest */
@@ -20,6 +22,7 @@ typedef struct tamis_block_list {
 /* Lists from one row of block maxima; list[1] is not wider than list[0]. */
 typedef struct tamis_publish_job {
     tamis_rows rows;
+    tamis_row_tile tile; /* of them */
     const float *block_max;
     int64_t block_max_stride; /* elements */
     int64_t limit;            /* positions that maxima are there for */

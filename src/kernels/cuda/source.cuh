@@ -190,9 +190,9 @@ __device__ inline void store_logit(const tamis_mqa_logits_args &a, int64_t r, in
 /* ---- what the fast path leaves ---- */
 
 /* Tiles first .. end - 1 of the run: slow rows everywhere, other rows where sixteen positions have
- * a wide one. Whole CTA, of any number of warps. */
-__device__ inline void score_left(const tamis_mqa_logits_args &a, const Run &run, int32_t first,
-                                  int32_t end, uint32_t slow) {
+ * a wide one. maxima_at: as of TileRows. Whole CTA, of any number of warps. */
+__device__ inline void score_left(const tamis_mqa_logits_args &a, const uint32_t *maxima_at,
+                                  const Run &run, int32_t first, int32_t end, uint32_t slow) {
     const int lane = threadIdx.x & 31;
     const Pages k = pages_of(a, run);
 #pragma unroll 1
@@ -232,7 +232,7 @@ __device__ inline void score_left(const tamis_mqa_logits_args &a, const Run &run
                 best[b] = score_of_key(__reduce_max_sync(kAll, key));
             }
             if (a.block_max && lane == 0) {
-                float *out = a.block_max + r * a.block_max_stride;
+                float *out = maxima_of_row(a.block_max, a.block_max_stride, maxima_at, r);
                 if (a.block_size == 16) {
                     out[base / 16] = stored_maximum(fmaxf(best[0], best[1]));
                 } else {
@@ -270,6 +270,7 @@ __device__ inline bool score_one(const tamis_mqa_logits_args &a, const Run &run,
     const int64_t row = run.row + place;
     const int32_t length = s.length[place];
     const bool round = a.numerics == TAMIS_NUMERICS_BF16;
+    float *const out = maxima_of_row(a.block_max, a.block_max_stride, s.rows.at, row);
     int32_t base = first * kSourceTile + (int)threadIdx.x / 32 * kStep;
     const int32_t hop = kSourceWarps * kStep;
     end = min(end * (int64_t)kSourceTile, (int64_t)length);
@@ -348,7 +349,6 @@ __device__ inline bool score_one(const tamis_mqa_logits_args &a, const Run &run,
                 for (int b = 4; b < 32; b *= 2) {
                     best = fmaxf(best, __shfl_xor_sync(kAll, best, b));
                 }
-                float *out = a.block_max + row * a.block_max_stride;
                 if (a.block_size == 16) {
                     best = fmaxf(best, __shfl_xor_sync(kAll, best, 1));
                 }
@@ -389,7 +389,7 @@ __device__ inline void score_run(const tamis_mqa_logits_args &a, const Run &run,
         }
     }
     if (__syncthreads_or(left || s.slow)) {
-        score_left(a, run, first, end, s.slow);
+        score_left(a, s.rows.at, run, first, end, s.slow);
     }
 }
 
@@ -403,7 +403,7 @@ __device__ inline void source_wave(const tamis_mqa_logits_args &a, int64_t wave,
     const int64_t all = scan_wave(a, wave, s), next = (int64_t)blockIdx.x + 1;
     const int64_t lo = all / gridDim.x * blockIdx.x + all % gridDim.x * blockIdx.x / gridDim.x;
     const int64_t hi = all / gridDim.x * next + all % gridDim.x * next / gridDim.x;
-    const int64_t rows = min(a.rows.count - wave, (int64_t)kWaveRows);
+    const int64_t rows = min(s.rows.end - wave, (int64_t)kWaveRows);
     int64_t at = 0, here; /* units before, and of, the rows from `base` on */
     for (int base = 0; base < rows && at < hi; base += kSourceThreads, at += here) {
         here = 0;
@@ -439,9 +439,13 @@ __device__ inline void source_wave(const tamis_mqa_logits_args &a, int64_t wave,
 }
 
 template <bool kLogits, class Many>
-__device__ inline void source_share(const tamis_mqa_logits_args &a, SourceShared &s,
-                                    const Many &many) {
-    for (int64_t wave = 0; wave < a.rows.count; wave += kWaveRows) {
+__device__ inline void source_share(const tamis_mqa_logits_args &a, const tamis_row_tile &tile,
+                                    SourceShared &s, const Many &many) {
+    if (threadIdx.x == 0) {
+        s.rows = rows_of(tile, a.rows.count);
+    }
+    __syncthreads();
+    for (int64_t wave = s.rows.first; wave < s.rows.end; wave += kWaveRows) {
         source_wave<kLogits>(a, wave, s, many);
         __syncthreads(); /* s.chunks, too */
     }

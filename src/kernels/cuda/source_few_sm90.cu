@@ -48,6 +48,7 @@ template <int kRows> struct alignas(1024) FewShared {
     FewPart parts[32];
     int32_t length[kRows];
     uint32_t slow; /* rows that are not fast, a bit each */
+    TileRows rows; /* of the call */
 };
 
 /* ---- q ---- */
@@ -261,7 +262,8 @@ __device__ inline bool score_few(const tamis_mqa_logits_args &a, const Run &run,
     /* Positions left from the warp's next ones on, and from the lane's next block on. */
     int32_t left = shortest - Own::own_of(first);
     own_length -= Own::own_of(first) + 32 * half + 8 * (int32_t)c;
-    float *out = a.block_max + (run.row + row) * a.block_max_stride +
+    float *out = maxima_of_row(a.block_max, a.block_max_stride, s.rows.at,
+                               run.row + min(row, run.count - 1)) +
                  (Own::own_of(first) / 8 + 4 * half + (int32_t)c >> (wider ? 1 : 0));
     out = opaque(out);
     uint32_t stage = ring, free = ring + (kStages - 1) * kStageBytes;
@@ -346,15 +348,20 @@ __device__ inline void few_part(const tamis_mqa_logits_args &a, int i, FewShared
     __syncthreads();
     if (__syncthreads_or(score_few(a, run, part.first, part.end, s, keys)) || s.slow) {
         constexpr int kTiles = kFewTurn<kRows> / kSourceTile;
-        score_left(a, run, part.first * kTiles, part.end * kTiles, s.slow);
+        score_left(a, s.rows.at, run, part.first * kTiles, part.end * kTiles, s.slow);
     }
 }
 
-template <int kRows> __device__ inline void source_few(const tamis_mqa_logits_args &a) {
+template <int kRows>
+__device__ inline void source_few(const tamis_mqa_logits_args &a, const tamis_row_tile &tile) {
     __shared__ FewShared<kRows> s;
     const int lane = threadIdx.x & 31;
+    const TileRows rows = rows_of(tile, a.rows.count);
+    if (threadIdx.x == 0) {
+        s.rows = rows;
+    }
     auto scan = [&](int64_t base, int32_t &count, int32_t &longest) {
-        const bool starts = run_at<kRows>(a, base + lane, count, longest);
+        const bool starts = run_at<kRows>(a, rows.end, base + lane, count, longest);
         return starts ? (int32_t)((longest + (int64_t)kFewTurn<kRows> - 1) / kFewTurn<kRows>) : 0;
     };
     if (threadIdx.x < 4) {
@@ -362,15 +369,15 @@ template <int kRows> __device__ inline void source_few(const tamis_mqa_logits_ar
     }
     int32_t count, longest, units;
     int64_t all = 0, at = 0; /* units: at all, and before a row */
-    for (int64_t base = 0; base < a.rows.count; base += 32) {
+    for (int64_t base = rows.first; base < rows.end; base += 32) {
         units = scan(base, count, longest);
         all += __reduce_add_sync(kAll, (uint32_t)units);
     }
     const int64_t next = (int64_t)blockIdx.x + 1;
     const int64_t lo = all / gridDim.x * blockIdx.x + all % gridDim.x * blockIdx.x / gridDim.x;
     const int64_t hi = all / gridDim.x * next + all % gridDim.x * next / gridDim.x;
-    for (int64_t base = 0; base < a.rows.count && at < hi; base += 32) {
-        if (a.rows.count > 32) {
+    for (int64_t base = rows.first; base < rows.end && at < hi; base += 32) {
+        if (rows.end - rows.first > 32) {
             units = scan(base, count, longest);
         }
         int64_t sum = units;
@@ -399,16 +406,19 @@ template <int kRows> __device__ inline void source_few(const tamis_mqa_logits_ar
 
 /* Rows one by one, two at a time, four at a time. */
 extern "C" __global__ void __launch_bounds__(tamis::hopper::kFewThreads, tamis::hopper::kFewCtas<1>)
-    tamis_mqa_maxima_few1_sm90(const __grid_constant__ tamis_mqa_logits_args a) {
-    tamis::hopper::source_few<1>(a);
+    tamis_mqa_maxima_few1_sm90(const __grid_constant__ tamis_mqa_logits_args a,
+                               const __grid_constant__ tamis_row_tile tile) {
+    tamis::hopper::source_few<1>(a, tile);
 }
 extern "C" __global__ void __launch_bounds__(tamis::hopper::kFewThreads, tamis::hopper::kFewCtas<2>)
-    tamis_mqa_maxima_few2_sm90(const __grid_constant__ tamis_mqa_logits_args a) {
-    tamis::hopper::source_few<2>(a);
+    tamis_mqa_maxima_few2_sm90(const __grid_constant__ tamis_mqa_logits_args a,
+                               const __grid_constant__ tamis_row_tile tile) {
+    tamis::hopper::source_few<2>(a, tile);
 }
 extern "C" __global__ void __launch_bounds__(tamis::hopper::kFewThreads, tamis::hopper::kFewCtas<4>)
-    tamis_mqa_maxima_few4_sm90(const __grid_constant__ tamis_mqa_logits_args a) {
-    tamis::hopper::source_few<4>(a);
+    tamis_mqa_maxima_few4_sm90(const __grid_constant__ tamis_mqa_logits_args a,
+                               const __grid_constant__ tamis_row_tile tile) {
+    tamis::hopper::source_few<4>(a, tile);
 }
 
 #endif

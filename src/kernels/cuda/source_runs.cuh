@@ -39,6 +39,7 @@ struct alignas(1024) SourceShared {
     int64_t sums[kSourceWarps];
     uint32_t chunks[kWaveRows / 32]; /* units of 32 rows each; 32 * 2^25 at most */
     uint32_t slow;                   /* rows of the run that are not fast, one bit each */
+    TileRows rows;                   /* of the call */
 };
 
 __device__ inline int64_t source_limit(const tamis_mqa_logits_args &a) {
@@ -54,13 +55,14 @@ __device__ inline int32_t source_length(const tamis_mqa_logits_args &a, int64_t 
     return (int32_t)min(row_of(a.rows, r, positions_of(a.rows, a.k)).length, source_limit(a));
 }
 
-/* The run of at most kMost rows that starts at row r, its rows and longest length; false: none
- * starts there. Lanes have neighbouring rows, the first a multiple of 32. */
+/* The run of at most kMost rows before `end` that starts at row r, its rows and longest length;
+ * false: none starts there. Lanes have neighbouring rows, the first a multiple of 32 rows after the
+ * tile's. */
 template <int kMost>
-__device__ inline bool run_at(const tamis_mqa_logits_args &a, int64_t r, int32_t &count,
-                              int32_t &longest) {
+__device__ inline bool run_at(const tamis_mqa_logits_args &a, int64_t end, int64_t r,
+                              int32_t &count, int32_t &longest) {
     const int lane = threadIdx.x & 31;
-    const bool in = r < a.rows.count;
+    const bool in = r < end;
     const int32_t length = in ? source_length(a, r) : 0;
     const int32_t request = !in ? -1 : a.rows.request ? max(a.rows.request[r], 0) : 0;
     const int32_t start = in && a.rows.ks ? a.rows.ks[r] : 0;
@@ -81,9 +83,9 @@ __device__ inline bool run_at(const tamis_mqa_logits_args &a, int64_t r, int32_t
 }
 
 /* The run that starts at row r, if one does: units, rows and longest length. */
-__device__ inline void scan_row(const tamis_mqa_logits_args &a, int64_t r, int32_t &units,
-                                int32_t &count, int32_t &longest) {
-    const bool starts = run_at<kRunRows>(a, r, count, longest);
+__device__ inline void scan_row(const tamis_mqa_logits_args &a, int64_t end, int64_t r,
+                                int32_t &units, int32_t &count, int32_t &longest) {
+    const bool starts = run_at<kRunRows>(a, end, r, count, longest);
     int32_t tiles = (int32_t)((longest + (int64_t)kSourceTile - 1) / kSourceTile);
     units = starts ? tiles * (count > kFewRows ? kManyCost : count) : 0;
 }
@@ -91,11 +93,11 @@ __device__ inline void scan_row(const tamis_mqa_logits_args &a, int64_t r, int32
 /* Units of the rows from `wave` on, kWaveRows at most: of each 32 to s.chunks; returns their sum.
  */
 __device__ inline int64_t scan_wave(const tamis_mqa_logits_args &a, int64_t wave, SourceShared &s) {
-    const int rows = (int)min(a.rows.count - wave, (int64_t)kWaveRows), chunks = (rows + 31) / 32;
+    const int rows = (int)min(s.rows.end - wave, (int64_t)kWaveRows), chunks = (rows + 31) / 32;
 #pragma unroll 4
     for (int i = (int)threadIdx.x / 32; i < chunks; i += kSourceWarps) {
         int32_t units, count, longest;
-        scan_row(a, wave + 32 * i + (threadIdx.x & 31), units, count, longest);
+        scan_row(a, s.rows.end, wave + 32 * i + (threadIdx.x & 31), units, count, longest);
         uint32_t sum = __reduce_add_sync(kAll, (uint32_t)units);
         if ((threadIdx.x & 31) == 0) {
             s.chunks[i] = sum;
@@ -113,7 +115,7 @@ __device__ inline int64_t scan_wave(const tamis_mqa_logits_args &a, int64_t wave
 __device__ inline void scan_rows(const tamis_mqa_logits_args &a, int64_t base, SourceShared &s) {
     const int lane = threadIdx.x & 31, warp = threadIdx.x / 32;
     int32_t units, count, longest;
-    scan_row(a, base + threadIdx.x, units, count, longest);
+    scan_row(a, s.rows.end, base + threadIdx.x, units, count, longest);
     int64_t sum = units;
 #pragma unroll
     for (int i = 1; i < 32; i *= 2) {

@@ -180,7 +180,9 @@ template <bool kLogits> struct HopperRun {
         const int64_t begin = (int64_t)min(s.length[place], o.end) - block + kSourceTile - 1;
         o.tiles = stores ? (int32_t)(begin / kSourceTile) : 0;
         o.shift = a.block_size == 16 ? 2 : 3;
-        o.to = a.block_max + (run.row + place) * a.block_max_stride + block / a.block_size;
+        o.to = maxima_of_row(a.block_max, a.block_max_stride, s.rows.at,
+                             run.row + min(place, run.count - 1)) +
+               block / a.block_size;
         return o;
     }
 
@@ -342,9 +344,9 @@ template <bool kLogits> struct HopperRun {
 
 template <bool kLogits>
 __device__ inline void source_hopper(const tamis_mqa_logits_args &a, bool fill,
-                                     const tamis_raised_k &raised) {
+                                     const tamis_raised_k &raised, const tamis_row_tile &tile) {
     __shared__ SourceShared s; /* not dynamic: its matrix is then a constant */
-    source_share<kLogits>(a, s, HopperRun<kLogits>{a, s, raised});
+    source_share<kLogits>(a, tile, s, HopperRun<kLogits>{a, s, raised});
     if (kLogits && fill) {
         fill_logits(a);
     }
@@ -355,13 +357,15 @@ __device__ inline void source_hopper(const tamis_mqa_logits_args &a, bool fill,
 /* Block maxima alone, and logits with or without them. */
 extern "C" __global__ void __launch_bounds__(tamis::kSourceThreads, 1)
     tamis_mqa_maxima_fast_sm90(const __grid_constant__ tamis_mqa_logits_args a, int32_t fill,
-                               const __grid_constant__ tamis_raised_k raised) {
-    tamis::source_hopper<false>(a, fill != 0, raised);
+                               const __grid_constant__ tamis_raised_k raised,
+                               const __grid_constant__ tamis_row_tile tile) {
+    tamis::source_hopper<false>(a, fill != 0, raised, tile);
 }
 extern "C" __global__ void __launch_bounds__(tamis::kSourceThreads, 1)
     tamis_mqa_logits_fast_sm90(const __grid_constant__ tamis_mqa_logits_args a, int32_t fill,
-                               const __grid_constant__ tamis_raised_k raised) {
-    tamis::source_hopper<true>(a, fill != 0, raised);
+                               const __grid_constant__ tamis_raised_k raised,
+                               const __grid_constant__ tamis_row_tile tile) {
+    tamis::source_hopper<true>(a, fill != 0, raised, tile);
 }
 
 #endif

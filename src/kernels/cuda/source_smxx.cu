@@ -88,7 +88,8 @@ template <bool kLogits> struct PortableRun {
     }
 
     /* The warp's row at a tile: lane 4 r + c has positions 8 c + r and 32 + 8 c + r. */
-    __device__ void store(int64_t r, int32_t tile, int32_t length, float (&score)[2]) const {
+    __device__ void store(int64_t r, float *out, int32_t tile, int32_t length,
+                          float (&score)[2]) const {
         const int lane = threadIdx.x & 31, c = lane & 3;
         const int32_t base = tile * kSourceTile;
         if (a.numerics == TAMIS_NUMERICS_BF16) {
@@ -113,7 +114,6 @@ template <bool kLogits> struct PortableRun {
                            __shfl_xor_sync(kAll, upper ? score[0] : score[1], 4));
         best = fmaxf(best, __shfl_xor_sync(kAll, best, 8));
         best = fmaxf(best, __shfl_xor_sync(kAll, best, 16)); /* lane i < 8: block i */
-        float *out = a.block_max + r * a.block_max_stride;
         if (a.block_size == 16) {
             best = fmaxf(best, __shfl_xor_sync(kAll, best, 1));
             if (lane < 8 && lane % 2 == 0 && base + 8 * lane < length) {
@@ -142,6 +142,8 @@ template <bool kLogits> struct PortableRun {
             weight[t] = *(const float2 *)&s.weights[place][8 * t + 2 * c];
         }
         const int32_t length = s.length[place];
+        const int64_t row = run.row + min(place, run.count - 1);
+        float *const out = maxima_of_row(a.block_max, a.block_max_stride, s.rows.at, row);
         const uint32_t own =
             (uint32_t)__cvta_generic_to_shared(&shared.k[0].codes[lane & 15][lane / 16 * 4]);
         bool wide = decode(shared.k[0], x, word);
@@ -162,7 +164,7 @@ template <bool kLogits> struct PortableRun {
                 score[i] = __fmul_rn(add_chains(p), shared.k[from].scale[32 * i + 8 * c + r]);
             }
             if (place < run.count) {
-                store(run.row + place, tile, length, score);
+                store(row, out, tile, length, score);
             }
             wide |= tile + 1 < end && next_wide;
             __syncthreads();
@@ -172,10 +174,11 @@ template <bool kLogits> struct PortableRun {
 };
 
 template <bool kLogits>
-__device__ inline void source_portable(const tamis_mqa_logits_args &a, bool fill) {
+__device__ inline void source_portable(const tamis_mqa_logits_args &a, bool fill,
+                                       const tamis_row_tile &tile) {
     extern __shared__ __align__(1024) uint8_t memory[];
     PortableShared &shared = *(PortableShared *)memory;
-    source_share<kLogits>(a, shared.common, PortableRun<kLogits>{a, shared});
+    source_share<kLogits>(a, tile, shared.common, PortableRun<kLogits>{a, shared});
     if (kLogits && fill) {
         fill_logits(a);
     }
@@ -187,10 +190,12 @@ static_assert(sizeof(tamis::PortableShared) == 61440, "kernels.inc");
 
 /* Block maxima alone, and logits with or without them. Dynamic shared memory: a PortableShared. */
 extern "C" __global__ void __launch_bounds__(tamis::kSourceThreads, 2)
-    tamis_mqa_maxima_fast_smxx(const __grid_constant__ tamis_mqa_logits_args a, int32_t fill) {
-    tamis::source_portable<false>(a, fill != 0);
+    tamis_mqa_maxima_fast_smxx(const __grid_constant__ tamis_mqa_logits_args a, int32_t fill,
+                               const __grid_constant__ tamis_row_tile tile) {
+    tamis::source_portable<false>(a, fill != 0, tile);
 }
 extern "C" __global__ void __launch_bounds__(tamis::kSourceThreads, 2)
-    tamis_mqa_logits_fast_smxx(const __grid_constant__ tamis_mqa_logits_args a, int32_t fill) {
-    tamis::source_portable<true>(a, fill != 0);
+    tamis_mqa_logits_fast_smxx(const __grid_constant__ tamis_mqa_logits_args a, int32_t fill,
+                               const __grid_constant__ tamis_row_tile tile) {
+    tamis::source_portable<true>(a, fill != 0, tile);
 }

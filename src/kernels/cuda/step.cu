@@ -41,6 +41,21 @@ __device__ inline bool is_from(const tamis_raised_from &x, const tamis_raised_fr
            x.limit == y.limit && x.owner == y.owner;
 }
 
+/* Adds a warp's rows to the step's counts. Whole warp: one atomic operation for all of them. */
+__device__ inline void count_warp(tamis_step_counts &to, int64_t visible, bool decodes,
+                                  bool prefills) {
+    const uint32_t most = __reduce_max_sync(kAll, (uint32_t)visible);
+    const int decoded = __popc(__ballot_sync(kAll, decodes));
+    const int prefilled = __popc(__ballot_sync(kAll, prefills));
+    if ((threadIdx.x & 31) == 0) {
+        for (int k = 0; k < 2; k++) {
+            atomicMax((long long *)&to.max_visible[k], (long long)(most >> k));
+        }
+        atomicAdd((unsigned long long *)&to.decode_rows, (unsigned long long)decoded);
+        atomicAdd((unsigned long long *)&to.prefill_rows, (unsigned long long)prefilled);
+    }
+}
+
 /* Decoded K of another step or another layer's is not there. Whole grid. */
 __device__ inline void show_raised(const tamis_gate_args &a) {
     const bool own = a.raised->serial == a.counts->serial && is_from(a.raised->from, a.from);
@@ -63,28 +78,29 @@ extern "C" __global__ void tamis_step_begin_smxx(const __grid_constant__ tamis_s
 
 extern "C" __global__ void __launch_bounds__(256)
     tamis_step_rows_smxx(const __grid_constant__ tamis_step_fill a) {
-    for (int64_t r = (int64_t)blockIdx.x * blockDim.x + threadIdx.x; r < a.rows;
-         r += (int64_t)gridDim.x * blockDim.x) {
+    const int64_t step = (int64_t)gridDim.x * blockDim.x;
+    for (int64_t base = (int64_t)blockIdx.x * blockDim.x; base < a.rows; base += step) {
+        const int64_t r = base + threadIdx.x;
         int32_t i = a.requests > 0 ? tamis::request_of(a, r) : 0;
         int64_t first = a.requests > 0 ? a.query_start[i] : 0;
         int64_t fresh = a.requests > 0 ? a.query_start[i + 1] - first : 0;
         bool padding = r >= a.tokens || r < first || r - first >= fresh;
         int64_t context = padding ? 0 : tamis::clamp(a.context[i], 0, a.max_context);
         int64_t end = padding ? 0 : tamis::clamp(context - fresh + (r - first) + 1, 0, context);
-        a.token[r] = (int32_t)r;
-        a.request[r] = padding ? 0 : i;
+        if (r < a.rows) {
+            a.token[r] = (int32_t)r;
+            a.request[r] = padding ? 0 : i;
+        }
         for (int k = 0; k < 2; k++) {
             int64_t start = !padding && a.k_start[k] ? a.k_start[k][i] : 0;
             start = tamis::clamp(start, 0, INT32_MAX - (end >> k));
-            a.ks[k][r] = (int32_t)start;
-            a.ke[k][r] = (int32_t)(start + (end >> k));
-            atomicMax((long long *)&a.counts->max_visible[k], (long long)(end >> k));
+            if (r < a.rows) {
+                a.ks[k][r] = (int32_t)start;
+                a.ke[k][r] = (int32_t)(start + (end >> k));
+            }
         }
-        if (!padding) {
-            int64_t *rows =
-                fresh <= a.decode_threshold ? &a.counts->decode_rows : &a.counts->prefill_rows;
-            atomicAdd((unsigned long long *)rows, 1ull);
-        }
+        const bool decodes = fresh <= a.decode_threshold;
+        tamis::count_warp(*a.counts, end, !padding && decodes, !padding && !decodes);
     }
 }
 

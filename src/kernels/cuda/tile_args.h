@@ -1,0 +1,63 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * tile_args.h: a source's rows in tiles whose block maxima fit one buffer, cut on the device, which
+ * alone knows lengths. Host and device both read it.
+ *
+ * As many tiles are queued as the longest rows would need; where rows are short the first few hold
+ * all of them and the others none. Rows lie in the buffer one after another, each from a multiple
+ * of TAMIS_MAXIMA_UNIT on, so that a long row takes room from none but itself. Runs of
+ * TAMIS_TILE_RUN rows stay together.
+ */
+#ifndef TAMIS_CUDA_TILE_ARGS_H
+#define TAMIS_CUDA_TILE_ARGS_H
+
+#include <tamis/tamis.h>
+
+#include "cache/address.h"
+
+enum {
+    TAMIS_MAXIMA_UNIT = 64, /* bytes */
+    TAMIS_TILE_RUN = 8,     /* rows, from the first row on: what source_runs.cuh scores together */
+    TAMIS_TILE_ROWS = 8192  /* that one call cuts at most */
+};
+
+/* Which rows of a call a kernel is to do. */
+typedef struct tamis_row_tile {
+    const int32_t
+        *starts;        /* [tiles + 1] rows; NULL: all, and maxima lie in rows of equal strides */
+    const uint32_t *at; /* [rows] units of the buffer before a row's */
+    int64_t index;
+} tamis_row_tile;
+
+typedef struct tamis_tile_args {
+    const int32_t *ks, *ke; /* [rows], ks may be NULL */
+    int32_t *starts;        /* out [tiles + 1] */
+    uint32_t *at;           /* out [rows] */
+    int64_t rows;
+    int64_t limit;  /* positions of a row at most */
+    uint32_t units; /* of the buffer: 2 * TAMIS_TILE_RUN rows of `limit` at least */
+    uint32_t tiles; /* tamis_tiles_of all rows at `limit` */
+    int32_t block_size, reserved;
+} tamis_tile_args;
+
+/* Units of a row's block maxima. */
+TAMIS_INLINE int64_t tamis_maxima_units(int64_t length, int32_t block_size) {
+    int64_t bytes = length > 0 ? (tamis_blocks_of(length, block_size) + 1) * 4 : 0;
+    return (bytes + TAMIS_MAXIMA_UNIT - 1) / TAMIS_MAXIMA_UNIT;
+}
+
+/* Tiles for rows of `total` units, the longest of `longest`. */
+TAMIS_INLINE int64_t tamis_tiles_of(int64_t total, int64_t longest, int64_t units) {
+    int64_t room = units - TAMIS_TILE_RUN * longest;
+    return total > 0 ? (total + room - 1) / room : 1;
+}
+
+/* The tile of a run with `before` units ahead of it. A tile's runs begin inside total / tiles
+ * units, so that the last of them ends inside the buffer. */
+TAMIS_INLINE uint32_t tamis_tile_of(uint32_t before, uint32_t total, uint32_t tiles) {
+    uint32_t each = total / tiles + (total % tiles > 0);
+    uint32_t tile = each > 0 ? before / each : 0;
+    return tile < tiles ? tile : tiles - 1; /* rows of no units behind the last */
+}
+
+#endif
