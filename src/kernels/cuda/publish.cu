@@ -9,6 +9,7 @@
  */
 #include "pool.cuh"
 #include "publish_args.h"
+#include "team.cuh"
 
 namespace tamis {
 
