@@ -21,7 +21,8 @@ enum {
     QUERY_WARPS = 4, /* of those: they load the query */
     LIVE_CTAS = 8,   /* of a multiprocessor */
     FEW_ROWS = 264,
-    TEAM_CTAS = 8, /* of publish.cu's clusters */
+    PUBLISH_CTAS = 2, /* of a multiprocessor at a time */
+    TEAM_CTAS = 8,    /* of publish.cu's clusters */
     TEAM_BLOCKS = 131072,
     TEAM_ROWS = 16,
     CANDIDATE_BYTES = 8192 * 8
@@ -131,8 +132,8 @@ tamis_status tamis_cuda_queue_lists(const tamis_cuda *cuda, const tamis_publish_
     tamis_grid grid = grid_of_row_ctas(j.rows.count);
     void *parameters[] = {&j};
     grid.shared = CANDIDATE_BYTES;
-    if (j.tile.starts) { /* a tile may hold few of the rows */
-        grid.x = least(grid.x, (int64_t)LIVE_CTAS * cuda->multiprocessors);
+    if (j.tile.starts) { /* a tile may hold few of the rows, or none */
+        grid.x = least(grid.x, (int64_t)PUBLISH_CTAS * cuda->multiprocessors);
     } else if (cuda->kernels[TAMIS_CUDA_publish_team_sm90] && j.rows.count <= TEAM_ROWS &&
                j.limit <= (int64_t)TEAM_BLOCKS * j.block_size) {
         grid.x *= TEAM_CTAS;

@@ -40,6 +40,7 @@ __device__ inline Maxima maxima_of(const tamis_publish_job &a, const uint32_t *a
 __device__ inline void write_list(const tamis_block_list &to, const tamis_publish_job &a, int64_t r,
                                   const Row &row, const int32_t *ids, uint32_t count) {
     const int32_t anchor = (int32_t)(row.start / a.block_size);
+    const uint32_t size = (uint32_t)a.block_size, page_size = (uint32_t)to.page_size;
     for (uint32_t i = threadIdx.x; i < (uint32_t)to.width; i += blockDim.x) {
         int32_t id = i < count ? ids[i] : -1, placed = -1;
         if (to.blocks) {
@@ -49,9 +50,10 @@ __device__ inline void write_list(const tamis_block_list &to, const tamis_publis
             to.copy[r * to.copy_stride + i] = id;
         }
         if (to.placed) {
-            if (id >= 0 && to.page_size) {
-                int64_t slot = tamis_slot_of(row.pages, to.page_size, (int64_t)id * a.block_size);
-                placed = (int32_t)(slot / a.block_size);
+            if (id >= 0 && to.page_size) { /* of whole blocks */
+                const uint32_t position = (uint32_t)id * size, page = position / page_size;
+                placed = (int32_t)((uint32_t)row.pages[page] * (page_size / size) +
+                                   position % page_size / size);
             } else if (id >= 0) {
                 placed = id + anchor;
             }
@@ -240,7 +242,11 @@ __device__ inline void write_best(PublishShared<THREADS> &s, const tamis_publish
         order_all(s, maxima, all);
     } else {
         const uint32_t want = maxima.newest == 0 && all > 0 ? all - 1 : all;
-        if (want > 0) {
+        if (want == found.count) {
+            for (uint32_t i = threadIdx.x; i < want; i += THREADS) {
+                s.order[i] = (int32_t)found.items[i].id;
+            }
+        } else if (want > 0) {
             best_of_list<THREADS, kCandidates / THREADS / 4>(s.pool, found.items, found.count,
                                                              found.low, found.high, want, s.order);
         }

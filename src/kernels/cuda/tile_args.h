@@ -40,10 +40,10 @@ typedef struct tamis_tile_args {
     int32_t block_size, reserved;
 } tamis_tile_args;
 
-/* Units of a row's block maxima. */
+/* Units of a row's block maxima, and of one block more. length: below 2^31. */
 TAMIS_INLINE int64_t tamis_maxima_units(int64_t length, int32_t block_size) {
-    int64_t bytes = length > 0 ? (tamis_blocks_of(length, block_size) + 1) * 4 : 0;
-    return (bytes + TAMIS_MAXIMA_UNIT - 1) / TAMIS_MAXIMA_UNIT;
+    uint32_t blocks = ((uint32_t)length + (uint32_t)block_size - 1) / (uint32_t)block_size;
+    return length > 0 ? blocks / (TAMIS_MAXIMA_UNIT / 4) + 1 : 0;
 }
 
 /* Tiles for rows of `total` units, the longest of `longest`. */
