@@ -46,14 +46,25 @@ void consume_fast(const tamis_sparse_mqa_logits_args &a, const tamis_selection &
                               (size_t)consume_bytes(a.width)>>>(a, out, nullptr);
 }
 
+/* Rows from decoded K, by two warpgroups each or by one. */
+void consume_raised(const tamis_sparse_mqa_logits_args &a, const tamis_selection &out,
+                    int32_t *done, const tamis_raised_k &raised, bool two) {
+    const unsigned rows = (unsigned)a.rows.count;
+    if (two) {
+        tamis_consume_raised2_sm90<<<rows, 256, TAMIS_CONSUME_RAISED2_BYTES>>>(a, out, done,
+                                                                               raised);
+    } else {
+        tamis_consume_raised_sm90<<<rows, 128, TAMIS_CONSUME_RAISED_BYTES>>>(a, out, done, raised);
+    }
+}
+
 /* What launch_groups.c queues on Hopper. done: a word a row. */
 void consume_sm90(const tamis_sparse_mqa_logits_args &a, const tamis_selection &out, int32_t *done,
-                  const tamis_raised_k &raised) {
+                  const tamis_raised_k &raised, bool two = false) {
     const unsigned rows = (unsigned)a.rows.count, threads = tamis::hopper::kGroupThreads;
     const bool fresh = raised.codes == nullptr;
     if (!fresh) {
-        tamis_consume_raised_sm90<<<rows, threads, TAMIS_CONSUME_RAISED_BYTES>>>(a, out, done,
-                                                                                 raised);
+        consume_raised(a, out, done, raised, two);
     }
     tamis_consume_rows_sm90<<<fresh ? rows : std::min(rows, 660u), threads,
                               TAMIS_CONSUME_ROWS_BYTES>>>(a, out, done, fresh);
@@ -92,7 +103,7 @@ void topk_pool(const tamis_topk_args &a) {
 
 /* ---- checks ---- */
 
-int done_rows, raised_rows; /* by Hopper's kernels: in all, and from decoded K */
+int done_rows, raised_rows, two_rows; /* by Hopper's kernels: in all, and from decoded K */
 
 /* Three requests with pages in other orders, and K decoded of all, or of the first and the last. */
 tamis_raised_k add_requests(Call &c, const Shape &s, random_bits &bits) {
@@ -168,26 +179,26 @@ bool check(const Shape &s, uint64_t seed) {
         CHECK(cudaMemset(o->selection.counts, 0x5A, (size_t)s.rows * 4));
     }
     topk(c.topk);
-    for (int how : {0, 1, 2, 3}) { /* topk, one kernel, Hopper's from pages and from decoded K */
+    /* topk, one kernel, Hopper's from pages, from decoded K, and by two warpgroups */
+    for (int how : {0, 1, 2, 3, 4}) {
         if (how == 0 ? s.width > 2048 : how >= 2 && (s.topk > TAMIS_CONSUME_MAX_TOPK || s.round)) {
             continue;
         }
         if (how >= 2) {
             CHECK(cudaMemset(got.logits, 0x5A, (size_t)got.logits_bytes));
             int32_t *words = (int32_t *)got.logits;
-            consume_sm90(c.score, got.selection, words, how == 2 ? tamis_raised_k{} : raised);
+            consume_sm90(c.score, got.selection, words, how == 2 ? tamis_raised_k{} : raised,
+                         how == 4);
             std::vector<int32_t> done((size_t)s.rows);
             CHECK(cudaMemcpy(done.data(), words, done.size() * 4, cudaMemcpyDeviceToHost));
             for (int d : done) {
                 done_rows += d == 1;
             }
-            if (how == 3) { /* once more, to count */
-                tamis_consume_raised_sm90<<<(unsigned)s.rows, tamis::hopper::kGroupThreads,
-                                            TAMIS_CONSUME_RAISED_BYTES>>>(c.score, got.selection,
-                                                                          words, raised);
+            if (how >= 3) { /* once more, to count */
+                consume_raised(c.score, got.selection, words, raised, how == 4);
                 CHECK(cudaMemcpy(done.data(), words, done.size() * 4, cudaMemcpyDeviceToHost));
                 for (int d : done) {
-                    raised_rows += d == 1;
+                    (how == 4 ? two_rows : raised_rows) += d == 1;
                 }
             }
         } else if (how == 1) {
@@ -236,9 +247,9 @@ bool check_all() {
         good &= check(s, (uint64_t)i + 99);
         cases++;
     }
-    good &= done_rows > 0 && raised_rows > 0;
-    printf("check: %d cases, %d rows by wgmma, %d of them from decoded K, %s\n", cases, done_rows,
-           raised_rows, good ? "all bytes equal" : "FAILED");
+    good &= done_rows > 0 && raised_rows > 0 && two_rows > 0;
+    printf("check: %d cases, %d rows by wgmma, from decoded K %d by a warpgroup, %d by two, %s\n",
+           cases, done_rows, raised_rows, two_rows, good ? "all bytes equal" : "FAILED");
     return good;
 }
 
@@ -298,6 +309,12 @@ void time_all(int rows) {
             show("decode K", [&] { raise(args); });
             show("consume, pages", [&] { consume_sm90(c.score, o.selection, done, {}); });
             show("consume, decoded K", [&] { consume_sm90(c.score, o.selection, done, args.to); });
+            if (rows < 1024) {
+                show("decoded K alone",
+                     [&] { consume_raised(c.score, o.selection, done, args.to, false); });
+                show("two warpgroups a row",
+                     [&] { consume_raised(c.score, o.selection, done, args.to, true); });
+            }
         }
     }
 }

@@ -2,8 +2,7 @@
 /*
  * crossover.c: where the dense route of a consumer stops paying on one GPU: layers of device plans
  * with indexer_sparse_logits on, off and auto over rows of one length, the same bytes first, then
- * times. TAMIS_CUDA_AUTO_ROWS, _SHARE and _QUARTERS are set from it: docs/benchmarks-gpu.md, "The
- * crossover of auto". Here auto has both routes however few the rows are.
+ * times. TAMIS_CUDA_AUTO_* are set from it: docs/benchmarks-gpu.md, "The crossover of auto".
  *
  *   crossover [ROWS POSITIONS ROWS_OF_A_REQUEST]...
  *
@@ -76,7 +75,6 @@ static tamis_cuda_plan *make_plan(bench *b, const scene *s, const tamis_indexer 
     int64_t bytes = tamis_cuda_plan_bytes(indexer, &limits, &b->error);
     good(b, tamis_cuda_plan_create(b->cuda, indexer, &limits, device(b, bytes), bytes, b->stream,
                                    &plan, &b->error));
-    plan->auto_rows = plan->auto_share = 1;
     return plan;
 }
 

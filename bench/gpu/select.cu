@@ -277,7 +277,7 @@ void check_publish(int kind, int blocks, int width, int own, bool team, int vari
 void split(const tamis_sparse_mqa_logits_args &a, const tamis_selection &out, uint32_t *done,
            int parts, int steps, cudaStream_t stream = 0) {
     tamis_consume_split_smxx<<<dim3((unsigned)parts, (unsigned)a.rows.count), tamis::kSplitThreads,
-                               0, stream>>>(a, out, done, steps);
+                               0, stream>>>(a, out, done, nullptr, steps);
 }
 
 void check_decode(const Shape &s, uint64_t seed) {

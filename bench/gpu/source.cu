@@ -526,7 +526,7 @@ void time_chain(int rows, int64_t positions) {
     };
     auto select = [&] {
         tamis_consume_split_smxx<<<dim3((unsigned)parts, (unsigned)rows), tamis::kSplitThreads, 0,
-                                   queue_to>>>(score, out, done, steps);
+                                   queue_to>>>(score, out, done, nullptr, steps);
     };
     auto show = [&](const Kernel &kernel) {
         float a = graph_us([&] { kernel.run(c.a, 0); });

@@ -207,6 +207,7 @@ static void make_plan(plan_run *p) {
                                       p->device->stream, &p->plan, &error),
                error);
     p->plan->auto_rows = p->plan->auto_share = 1; /* both routes, however few the rows are */
+    p->plan->auto_most = INT64_MAX;
 }
 
 static void make_step(plan_run *p) {

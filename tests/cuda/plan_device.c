@@ -201,6 +201,7 @@ tamis_cuda_plan *twin_plan(const twin *t, const tamis_indexer *indexer, int64_t 
                                      &plan, &error),
               &error, __LINE__);
     plan->auto_rows = plan->auto_share = 1; /* both routes, however few the rows are */
+    plan->auto_most = INT64_MAX;
     return plan;
 }
 

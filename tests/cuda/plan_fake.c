@@ -9,7 +9,7 @@
 #include "fake_driver.h"
 #include "plan_device.h"
 
-enum { ROWS = 70, SKIPPED = 77 };
+enum { ROWS = 130, SKIPPED = 77 };
 static const shape sizes = {TAMIS_K_MXFP4_PAGE, 16, 4, 64, 16, 6, 8, 1, TAMIS_NUMERICS_EXACT};
 static const request some[] = {{150, 1}, {203, 4}, {96, 20}};
 
@@ -70,8 +70,7 @@ static void check_tiles(const tamis_indexer *indexer, const tamis_plan_limits *l
     const tamis_tiling tilings[] = {
         tamis_cuda_sparse_tiling(indexer, limits, 2048),
         tamis_cuda_sparse_tiling(indexer, limits, own), tamis_cuda_group_tiling(indexer, limits),
-        tamis_cuda_dense_tiling(indexer, limits, tamis_cuda_border(indexer, 0)),
-        tamis_cuda_dense_tiling(indexer, limits, tamis_cuda_border(indexer, 1))};
+        tamis_cuda_dense_tiling(indexer, limits, tamis_cuda_border(indexer))};
     const int64_t beside =
         tamis_cuda_raised_capacity(indexer, limits) * 132 + room.lists * own * 4 + room.rows * 4;
     for (int i = 0; i < COUNT(tilings); i++) {
@@ -124,8 +123,9 @@ static void workspace(void **state) {
         tamis_indexer *indexer = layers_indexer(l, "auto", mode);
         tamis_plan_limits limits = twin_limits(l, 16384);
         limits.max_context = 1 << 20;
-        /* token, request, ks, ke, gated, done, counts: 10 words a row; blocks, placed: 2 lists. */
-        int64_t arrays = (int64_t)16384 * (10 * 4 + 2 * 2048 * 4) + 4096;
+        /* token, request, ks, ke, gated, done, taken, counts: 11 words a row; blocks, placed: 2
+         * lists. */
+        int64_t arrays = (int64_t)16384 * (11 * 4 + 2 * 2048 * 4) + 4096;
         int64_t bytes = tamis_cuda_plan_bytes(indexer, &limits, NULL);
         assert_true(bytes > arrays + tamis_cuda_raised_capacity(indexer, &limits) * 132);
         assert_true(bytes <= arrays + (256 << 20));
@@ -288,7 +288,7 @@ static void runs(void **state) {
 }
 
 /* What launched gives its plan. */
-static int64_t auto_many = TAMIS_CUDA_AUTO_MANY;
+static int64_t auto_most = TAMIS_CUDA_AUTO_MOST;
 
 /* Launches of a layer of one step: the routes that its plan may need, scores and selection in one
  * kernel where the shape allows. */
@@ -305,8 +305,8 @@ static int launched(const layers *l, int32_t mode, int64_t auto_rows, int64_t au
               &e, __LINE__);
     assert_int_equal(plan->auto_rows, TAMIS_CUDA_AUTO_ROWS);
     assert_int_equal(plan->auto_share, TAMIS_CUDA_AUTO_SHARE);
-    assert_int_equal(plan->auto_many, TAMIS_CUDA_AUTO_MANY);
-    plan->auto_many = auto_many;
+    assert_int_equal(plan->auto_most, TAMIS_CUDA_AUTO_MOST);
+    plan->auto_most = auto_most;
     plan->auto_rows = auto_rows;
     plan->auto_share = auto_share;
     succeeded(tamis_cuda_step_make(plan, &l->batch, &step, NULL, &e), &e, __LINE__);
@@ -335,13 +335,6 @@ static void routes(void **state) {
     assert_int_equal(launched(l, TAMIS_SPARSE_AUTO, rows, 1, border + 1, LAYER_CONSUMER), 5);
     assert_int_equal(launched(l, TAMIS_SPARSE_AUTO, rows, 1, border, LAYER_CONSUMER), 3);
     assert_int_equal(launched(l, TAMIS_SPARSE_AUTO, rows + 1, 1, 300, LAYER_CONSUMER), 3);
-    border = 6 * 8 / 4 * TAMIS_CUDA_AUTO_QUARTERS_MANY;
-    auto_many = rows;
-    assert_int_equal(launched(l, TAMIS_SPARSE_AUTO, rows, 1, border, LAYER_CONSUMER), 3);
-    assert_int_equal(launched(l, TAMIS_SPARSE_AUTO, rows, 1, border + 1, LAYER_CONSUMER), 5);
-    auto_many = rows + 1;
-    assert_int_equal(launched(l, TAMIS_SPARSE_AUTO, rows, 1, border + 1, LAYER_CONSUMER), 3);
-    auto_many = TAMIS_CUDA_AUTO_MANY;
     int64_t share = rows / COUNT(some); /* of each of three requests */
     assert_int_equal(launched(l, TAMIS_SPARSE_AUTO, rows, share, 300, LAYER_CONSUMER), 5);
     assert_int_equal(launched(l, TAMIS_SPARSE_AUTO, rows, share + 1, 300, LAYER_CONSUMER), 3);
@@ -409,11 +402,21 @@ static void raises(void **state) {
     kernels[TAMIS_CUDA_mqa_maxima_fast_sm90] = kernels[TAMIS_CUDA_mqa_logits_fast_sm90] = far;
     assert_int_equal(launched(l, TAMIS_SPARSE_ON, 1, 1, 300, LAYER_SOURCE), source + 2);
     assert_int_equal(launched(l, TAMIS_SPARSE_ON, 1, 1, 300, LAYER_CONSUMER), consumer);
+    kernels[TAMIS_CUDA_consume_raised_sm90] = kernels[TAMIS_CUDA_consume_raised2_sm90] =
+        kernels[TAMIS_CUDA_consume_rows_sm90] = far;
+    assert_int_equal(launched(l, TAMIS_SPARSE_ON, 1, 1, 300, LAYER_CONSUMER), consumer + 1);
+    assert_int_equal(launched(l, TAMIS_SPARSE_AUTO, 1, 1, 300, LAYER_CONSUMER), consumer + 1);
+    auto_most = many[0].fresh + 1; /* the dense route, too: scores, topk */
+    assert_int_equal(launched(l, TAMIS_SPARSE_AUTO, 1, 1, 300, LAYER_CONSUMER), consumer + 3);
+    auto_most = TAMIS_CUDA_AUTO_MOST;
     l = layers_make(fast, few, COUNT(few));
+    assert_int_equal(launched(l, TAMIS_SPARSE_ON, 1, 1, 300, LAYER_CONSUMER), consumer);
     assert_int_equal(launched(l, TAMIS_SPARSE_ON, 1, 1, 300, LAYER_SOURCE), source);
     l = layers_make(fast, spread, COUNT(spread));
     assert_int_equal(launched(l, TAMIS_SPARSE_ON, 1, 1, 300, LAYER_SOURCE), source);
     kernels[TAMIS_CUDA_mqa_maxima_fast_sm90] = kernels[TAMIS_CUDA_mqa_logits_fast_sm90] = NULL;
+    kernels[TAMIS_CUDA_consume_raised_sm90] = kernels[TAMIS_CUDA_consume_raised2_sm90] =
+        kernels[TAMIS_CUDA_consume_rows_sm90] = NULL;
 }
 
 static int after(void **state) {

@@ -205,21 +205,22 @@ static void same(void **state) {
 }
 
 static void released(void **state) {
-    static const request some[] = {{17500, 530}, {16400, 130}, {16500, 3}};
+    static const request some[] = {{17500, 530}, {16400, 130}, {16500, 3}},
+                         fewer[] = {{17000, 180}, {16400, 40}, {16500, 3}};
     shape s = {TAMIS_K_MXFP4_PAGE, 64, 32, 128, 512, 2048, 8, 1, TAMIS_NUMERICS_EXACT};
     (void)state;
     seed(260);
     compare(s, some, COUNT(some), TAMIS_SPARSE_ON, 40000, "released sizes");
+    compare(s, fewer, COUNT(fewer), TAMIS_SPARSE_ON, 40000, "released sizes, fewer rows");
 }
 
 /* Nearly all of the best are among the first positions, so that a floor guessed from those is too
  * high for the others. */
-static void falling(void **state) {
-    static const request one[] = {{9000, 520}};
+static void falling_rows(int32_t rows) {
+    const request one[] = {{9000, rows}};
     enum { HIGH = 700 };
     shape s = {TAMIS_K_MXFP4_PAGE, 64, 32, 128, 200, 600, 8, 1, TAMIS_NUMERICS_EXACT};
-    (void)state;
-    seed(265);
+    seed(265 + (uint64_t)rows);
     layers *l = close_layers(s, one, 1);
     for (int k = 0; k < 2; k++) {
         const keys *own = &l->keys[k];
@@ -232,6 +233,12 @@ static void falling(void **state) {
         }
     }
     compare_layers(l, TAMIS_SPARSE_ON, 20000, "falling scores");
+}
+
+static void falling(void **state) {
+    (void)state;
+    falling_rows(264); /* a warpgroup a row */
+    falling_rows(130); /* two */
 }
 
 /* ---- whose K it is ---- */

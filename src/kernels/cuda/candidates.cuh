@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * candidates.cuh: a row's best columns out of a stream of them, by a CTA of four warps.
+ * candidates.cuh: a row's best columns out of a stream of them, by a CTA of kWarps warps: four
+ * for each warpgroup.
  *
  * Each warp adds the scores that are not below the row's floor to a segment of its own, without
  * atomics. Before a segment can overflow, the pool is thinned to the best, which raises the floor.
@@ -18,27 +19,34 @@
 namespace tamis {
 namespace hopper {
 
-constexpr int kGroupThreads = 128, kGroupWarps = 4;
+constexpr int kGroupWarps = 4, kGroupThreads = 32 * kGroupWarps;
 constexpr int kSegment = 384; /* candidates of a warp */
 constexpr int kRound = 4;     /* turns of 32 columns a warp between two looks at the segments */
+constexpr int kFew = 8;       /* keys a thread where a pool is not full */
 constexpr int kSample = 1024; /* columns of the CTA, after which the floor is first raised */
 /* Thinned to at most 5/4 topk, a segment has room for a round: topk is at most this. */
 constexpr int kMaxTopk = (kSegment - 32 * kRound) * kGroupWarps * 3 / 4;
 
-struct alignas(16) RowPool {
-    uint2 items[kGroupWarps][kSegment]; /* a score's bits, its column */
+template <int kWarps> struct alignas(16) RowPool {
+    uint2 items[kWarps][kSegment]; /* a score's bits, its column */
 };
 
 /* Sums over the CTA, in all threads; leaves at a barrier. Calls alternate `which`. Each line of
  * sums is 16-byte aligned. */
-__device__ inline uint32_t sum_of_cta(uint32_t (&sums)[2][kGroupWarps], uint32_t value, int which) {
-    const uint32_t sum = __reduce_add_sync(kAll, value);
+template <int kWarps>
+__device__ inline uint32_t sum_of_cta(uint32_t (&sums)[2][kWarps], uint32_t value, int which) {
+    uint32_t sum = __reduce_add_sync(kAll, value);
     if ((threadIdx.x & 31) == 0) {
         sums[which][threadIdx.x / 32] = sum;
     }
     __syncthreads();
-    const uint4 four = *(const uint4 *)sums[which];
-    return four.x + four.y + four.z + four.w;
+    sum = 0;
+#pragma unroll
+    for (int i = 0; i < kWarps; i += 4) {
+        const uint4 four = *(const uint4 *)&sums[which][i];
+        sum += four.x + four.y + four.z + four.w;
+    }
+    return sum;
 }
 
 __device__ inline uint32_t ordered_key(float score) {
@@ -64,11 +72,13 @@ __device__ inline uint32_t share_of(uint32_t topk, uint32_t seen, uint32_t colum
     return min(topk, (uint32_t)(share + 12.0f * sqrtf(share)));
 }
 
+static_assert(kSample <= 32 * kFew * kGroupWarps, "make_room");
+
 /* Where a warp's next candidate goes, in shared memory. */
 struct Segment {
     uint32_t start, to;
 
-    __device__ Segment(const RowPool &pool) {
+    template <int kWarps> __device__ explicit Segment(const RowPool<kWarps> &pool) {
         start = (uint32_t)__cvta_generic_to_shared(pool.items[threadIdx.x / 32]);
         to = start;
     }
@@ -99,7 +109,7 @@ template <int kEach> struct Share {
     uint32_t keys[kEach];
     uint16_t columns[kEach];
 
-    __device__ Share(const RowPool &pool, uint32_t count) {
+    template <int kWarps> __device__ Share(const RowPool<kWarps> &pool, uint32_t count) {
         const uint32_t lane = threadIdx.x & 31, warp = threadIdx.x / 32;
 #pragma unroll
         for (int i = 0; i < kEach; i++) {
@@ -140,8 +150,8 @@ template <int kEach> struct Share {
  * Thins the pool to its best `want` at least and at most `most`, and spreads them over the
  * segments, which have up to 32 kEach. Whole CTA, from a barrier to a barrier.
  */
-template <int kEach>
-__device__ inline void thin(uint32_t (&sums)[2][kGroupWarps], RowPool &pool, Best &best,
+template <int kEach, int kWarps>
+__device__ inline void thin(uint32_t (&sums)[2][kWarps], RowPool<kWarps> &pool, Best &best,
                             uint32_t want, uint32_t most) {
     const uint32_t lane = threadIdx.x & 31, warp = threadIdx.x / 32;
     const Share<kEach> share(pool, best.count);
@@ -150,7 +160,10 @@ __device__ inline void thin(uint32_t (&sums)[2][kGroupWarps], RowPool &pool, Bes
         sums[0][warp] = top;
     }
     __syncthreads();
-    top = max(max(sums[0][0], sums[0][1]), max(sums[0][2], sums[0][3]));
+#pragma unroll
+    for (int i = 0; i < kWarps; i++) {
+        top = max(top, sums[0][i]);
+    }
     uint32_t all = sum_of_cta(sums, lane == 0 ? best.count : 0, which);
     /* Entries: all at or above bottom, `above` above top; fewer than `want` are above the cut. */
     uint32_t bottom = ordered_key(best.floor), above = 0;
@@ -192,12 +205,12 @@ __device__ inline void thin(uint32_t (&sums)[2][kGroupWarps], RowPool &pool, Bes
         const uint32_t lanes = __ballot_sync(kAll, keep);
         const uint32_t rank = at + (uint32_t)__popc(lanes & ((1u << lane) - 1));
         if (keep) {
-            pool.items[rank % kGroupWarps][rank / kGroupWarps] =
+            pool.items[rank % kWarps][rank / kWarps] =
                 make_uint2(__float_as_uint(score_of_key(key)), column);
         }
         at += (uint32_t)__popc(lanes);
     }
-    best.count = (all + kGroupWarps - 1 - warp) / kGroupWarps;
+    best.count = (all + kWarps - 1 - warp) / kWarps;
     best.floor = score_of_key(bottom);
     __syncthreads();
 }

@@ -6,6 +6,7 @@
 enum {
     TAMIS_CONSUME_ROWS_BYTES = 37344, /* of dynamic shared memory */
     TAMIS_CONSUME_RAISED_BYTES = 20672,
+    TAMIS_CONSUME_RAISED2_BYTES = 35040,
     TAMIS_CONSUME_MAX_TOPK = 768,
     TAMIS_CONSUME_MAX_WIDTH = 4096 /* blocks of a row: columns are 16 bits */
 };

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: MIT */
 /*
  * consume_raised.cu: a consumer's rows whose K was decoded before (raised_k.h), by Hopper's wgmma:
- * fragments of A come from memory straight into registers. A warpgroup takes a row, four share a
- * multiprocessor, and each has two tiles' products under way, then the loads of the next two.
- * Included after consume_sm90.cu.
+ * fragments of A come from memory straight into registers. A warpgroup takes a row, or, where rows
+ * are few, two take every other turn of one; four share a multiprocessor, and each has two tiles'
+ * products under way, then the loads of the next two. Included after consume_sm90.cu.
  */
 #include "consume_row.cuh"
 #include "kernels/cuda/raised_k.h"
@@ -18,11 +18,11 @@ constexpr int kRingTurns = 16;              /* turns whose blocks are placed */
 constexpr int kBatchTurns = kRingTurns / 2; /* placed at a time: a block a lane */
 constexpr uint32_t kNoPlace = 0x7FFFFFFFu;
 
-struct RaisedShared {
-    RowShared row;
+template <int kWarps> struct RaisedShared {
+    RowShared<kWarps> row;
     /* Of a warp's turn and half warp: first positions of both tiles' blocks, of any where there is
      * none; then the same, kNoPlace where there is none. */
-    uint4 places[kGroupWarps][kRingTurns][2];
+    uint4 places[kWarps][kRingTurns][2];
     struct { /* of the list, which few instructions ask for */
         const int32_t *blocks;
         int32_t count, length, first;
@@ -50,17 +50,18 @@ __device__ inline void load_tile(uint32_t (&tile)[4][4], const uint8_t *codes, u
     }
 }
 
-/* The blocks that a warp takes of turns of the row. */
-struct Placer {
-    RaisedShared &s;
+/* The blocks that a warp takes of its warpgroup's turns of the row. */
+template <int kWarps> struct Placer {
+    static constexpr int kParts = kWarps / kGroupWarps;
+    RaisedShared<kWarps> &s;
     int32_t next, id; /* of the lane's block in the batch that is placed next */
 
     __device__ int32_t id_at(int32_t i) const {
         return i < s.list.count ? __ldg(s.list.blocks + i) : -1;
     }
-    __device__ explicit Placer(RaisedShared &shared) : s(shared) {
+    __device__ explicit Placer(RaisedShared<kWarps> &shared) : s(shared) {
         const int lane = threadIdx.x & 31, warp = threadIdx.x / 32;
-        next = kTurn * (lane / 4) + 4 * warp + (lane & 3);
+        next = kTurn * (lane / 4 * kParts) + 4 * warp + (lane & 3);
         id = id_at(next);
     }
     /* Those of kBatchTurns turns, from ring place `turn` on. Whole warp. */
@@ -72,20 +73,23 @@ struct Placer {
             (uint32_t *)&s.places[threadIdx.x / 32][turn + lane / 4][lane >> 1 & 1] + (lane & 1);
         to[0] = in ? place : first;
         to[2] = in ? place : kNoPlace;
-        next += kTurn * kBatchTurns;
+        next += kTurn * kBatchTurns * kParts;
         id = id_at(next);
         __syncwarp();
     }
 };
 
 /*
- * All blocks of the row's list into the pool. Turn i: blocks 16 i .. 16 i + 15, four a warp. Lane
+ * All blocks of the row's list into the pool. Turn i: blocks 16 i .. 16 i + 15, four a warp of
+ * warpgroup i % (kWarps / 4). Lane
  * l has in tile t of a turn rows of the product for positions 2 p and 2 p + 1 of block 2 (l / 16) +
  * t of the four, p = l / 4 % 4, and ends with position 2 p + (l & 1) of tile l >> 1 & 1. Returns
  * whether one of its positions is wide.
  */
-__device__ inline bool score_raised(RaisedShared &s, const tamis_raised_k &raised, uint32_t topk,
-                                    Best &best) {
+template <int kWarps>
+__device__ inline bool score_raised(RaisedShared<kWarps> &s, const tamis_raised_k &raised,
+                                    uint32_t topk, Best &best) {
+    constexpr int kTurns = kWarps / kGroupWarps, kColumns = kTurns * kTurn * kBlock; /* at a time */
     const uint32_t lane = threadIdx.x & 31, half = lane >> 4, warp = threadIdx.x / 32;
     const uint32_t own = 2 * (lane / 4 & 3) + (lane & 1), below = (1u << lane) - 1;
     const uint8_t *const codes = opaque(raised.codes + (lane & 15) * 16);
@@ -107,7 +111,7 @@ __device__ inline bool score_raised(RaisedShared &s, const tamis_raised_k &raise
         }
         return scale;
     };
-    Placer placer(s);
+    Placer<kWarps> placer(s);
     placer.place(0);
     placer.place(kBatchTurns);
     uint4 at = load_shared(ring);
@@ -116,7 +120,7 @@ __device__ inline bool score_raised(RaisedShared &s, const tamis_raised_k &raise
     load_tile(tile1, codes, at.y);
     float coming = load_scale(at);
 #pragma unroll 1
-    for (int32_t left = (s.list.count + kTurn - 1) / kTurn; left > 0; left--) {
+    for (int32_t left = s.list.count; left > 0; left -= kColumns / kBlock) {
         uint32_t d0[16], d1[16];
         float p[4];
         const float scale = coming;
@@ -139,9 +143,9 @@ __device__ inline bool score_raised(RaisedShared &s, const tamis_raised_k &raise
             __fadd_rn(choose(upper, y, x), __shfl_xor_sync(kAll, choose(upper, x, y), 2));
         segment.offer(__fmul_rn(sum, scale), column, best.floor, below);
         wide |= __float_as_uint(scale); /* its sign */
-        column += kTurn * kBlock;
+        column += kColumns;
         if (slot % (kRound * sizeof s.places[0][0]) == 0) {
-            make_room(s.row, segment, best, topk, column & ~(kTurn * kBlock - 1u));
+            make_room(s.row, segment, best, topk, column & ~(kColumns - 1u));
             if (slot % (sizeof s.places[0] / 2) == 0) {
                 placer.place((slot / sizeof s.places[0][0]) ^ kBatchTurns);
             }
@@ -151,21 +155,16 @@ __device__ inline bool score_raised(RaisedShared &s, const tamis_raised_k &raise
     return wide >> 31;
 }
 
-} // namespace hopper
-} // namespace tamis
-
-static_assert(sizeof(tamis::hopper::RaisedShared) == TAMIS_CONSUME_RAISED_BYTES, "consume_args.h");
-
 /* Rows whose request has decoded K; the others are left with done 0. */
-extern "C" __global__ void __launch_bounds__(tamis::hopper::kGroupThreads, 4)
-    tamis_consume_raised_sm90(const __grid_constant__ tamis_sparse_mqa_logits_args a,
-                              const __grid_constant__ tamis_selection out, int32_t *done,
-                              const __grid_constant__ tamis_raised_k raised) {
+template <int kWarps>
+__device__ inline void consume_raised(const tamis_sparse_mqa_logits_args &a,
+                                      const tamis_selection &out, int32_t *done,
+                                      const tamis_raised_k &raised) {
     extern __shared__ __align__(1024) uint8_t memory[];
-    auto &s = *(tamis::hopper::RaisedShared *)memory;
+    auto &s = *(RaisedShared<kWarps> *)memory;
     const int64_t r = blockIdx.x;
-    const tamis::Listed list = tamis::listed_of(a, r);
-    const int64_t request = tamis::request_of(a.rows, r);
+    const Listed list = listed_of(a, r);
+    const int64_t request = request_of(a.rows, r);
     const int32_t first = raised.first[request];
     bool whole = false;
     if (list.count == 0 || (first >= 0 && list.length <= raised.length[request])) {
@@ -175,13 +174,33 @@ extern "C" __global__ void __launch_bounds__(tamis::hopper::kGroupThreads, 4)
             s.list.length = list.length;
             s.list.first = first;
         }
-        whole = tamis::hopper::consume_row(s.row, a, out, list, r, [&](tamis::hopper::Best &best) {
-            return tamis::hopper::score_raised(s, raised, (uint32_t)out.topk, best);
+        whole = consume_row(s.row, a, out, list, r, [&](Best &best) {
+            return score_raised(s, raised, (uint32_t)out.topk, best);
         });
     }
     if (threadIdx.x == 0) {
         done[r] = whole;
     }
+}
+
+static_assert(sizeof(RaisedShared<4>) == TAMIS_CONSUME_RAISED_BYTES, "consume_args.h");
+static_assert(sizeof(RaisedShared<8>) == TAMIS_CONSUME_RAISED2_BYTES, "consume_args.h");
+
+} // namespace hopper
+} // namespace tamis
+
+extern "C" __global__ void __launch_bounds__(128, 4)
+    tamis_consume_raised_sm90(const __grid_constant__ tamis_sparse_mqa_logits_args a,
+                              const __grid_constant__ tamis_selection out, int32_t *done,
+                              const __grid_constant__ tamis_raised_k raised) {
+    tamis::hopper::consume_raised<4>(a, out, done, raised);
+}
+
+extern "C" __global__ void __launch_bounds__(256, 2)
+    tamis_consume_raised2_sm90(const __grid_constant__ tamis_sparse_mqa_logits_args a,
+                               const __grid_constant__ tamis_selection out, int32_t *done,
+                               const __grid_constant__ tamis_raised_k raised) {
+    tamis::hopper::consume_raised<8>(a, out, done, raised);
 }
 
 #endif

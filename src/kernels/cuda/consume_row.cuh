@@ -21,7 +21,7 @@ constexpr int kMaxColumns = kBlock * TAMIS_CONSUME_MAX_WIDTH;
 static_assert(kMaxTopk == TAMIS_CONSUME_MAX_TOPK, "consume_args.h");
 
 /* What a row takes of the CTA's dynamic shared memory, which has no other, at its beginning. */
-struct alignas(16) RowShared {
+template <int kWarps> struct alignas(16) RowShared {
     union {
         uint32_t codes[32][32]; /* as FastQuery's, in the 128-byte swizzle */
         struct {                /* once the row is scored: its columns as bits */
@@ -29,14 +29,15 @@ struct alignas(16) RowShared {
             uint16_t before[kMaxColumns / 32];
         } marks;
     };
-    RowPool pool;
+    RowPool<kWarps> pool;
     float weights[4][8]; /* of chain c: heads 2 c, 2 c + 1, 8 + 2 c, .. */
-    alignas(16) uint32_t sums[2][kGroupWarps];
+    alignas(16) uint32_t sums[2][kWarps];
 };
 
-/* Row r; whether it is fast. Whole CTA; leaves at a barrier. */
-__device__ inline bool load_row_query(RowShared &s, const tamis_query &view, int64_t r) {
-    const int lane = threadIdx.x & 31, t = threadIdx.x / 32, c = lane & 3;
+/* Heads 8 t .. 8 t + 7 of row r. Whether they are fast, to the lane. Whole warp. */
+template <int kWarps>
+__device__ inline bool load_heads(RowShared<kWarps> &s, const tamis_query &view, int64_t r, int t) {
+    const int lane = threadIdx.x & 31, c = lane & 3;
     const QueryRow row = query_row(view, r);
     const int h = 8 * t + lane / 4;
     const Scales k = scales_of<4>(load32(row.scales + h * view.scales_head_stride));
@@ -59,6 +60,14 @@ __device__ inline bool load_row_query(RowShared &s, const tamis_query &view, int
         fast &= __fmul_rn(weight, 1.0f / kWeightUnit) == w; /* false for NaN */
         s.weights[lane / 2][2 * t + (lane & 1)] = weight;
     }
+    return fast;
+}
+
+/* Row r, by the first warpgroup; whether it is fast. Whole CTA; leaves at a barrier. */
+template <int kWarps>
+__device__ inline bool load_row_query(RowShared<kWarps> &s, const tamis_query &view, int64_t r) {
+    const int warp = threadIdx.x / 32;
+    const bool fast = warp >= kGroupWarps || load_heads(s, view, r, warp);
     asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
     return __syncthreads_and(fast);
 }
@@ -77,10 +86,11 @@ __device__ inline void write_entry(const tamis_selection &out, int64_t r, int64_
 }
 
 /* The pool's columns as bits, and how many lie before each word. Whole CTA; leaves at a barrier. */
-__device__ inline void mark_columns(RowShared &s, uint32_t count, int32_t blocks) {
+template <int kWarps>
+__device__ inline void mark_columns(RowShared<kWarps> &s, uint32_t count, int32_t blocks) {
     const uint32_t lane = threadIdx.x & 31, warp = threadIdx.x / 32;
     const uint32_t words = (uint32_t)(blocks + 3) / 4;
-    for (uint32_t i = threadIdx.x; i < words; i += kGroupThreads) {
+    for (uint32_t i = threadIdx.x; i < words; i += 32 * kWarps) {
         s.marks.bits[i] = 0;
     }
     __syncthreads();
@@ -89,7 +99,7 @@ __device__ inline void mark_columns(RowShared &s, uint32_t count, int32_t blocks
         atomicOr(&s.marks.bits[column / 32], 1u << column % 32);
     }
     __syncthreads();
-    const uint32_t each = (words + kGroupThreads - 1) / kGroupThreads; /* of a thread, in a row */
+    const uint32_t each = (words + 32 * kWarps - 1) / (32 * kWarps); /* of a thread, in a row */
     const uint32_t first = each * threadIdx.x, end = min(first + each, words);
     uint32_t own = 0;
     for (uint32_t i = first; i < end; i++) {
@@ -117,7 +127,8 @@ __device__ inline void mark_columns(RowShared &s, uint32_t count, int32_t blocks
 }
 
 /* Row r: its pool, of `all` columns, ascending. Whole CTA; from a barrier. */
-__device__ inline void write_row(RowShared &s, uint32_t count, uint32_t all,
+template <int kWarps>
+__device__ inline void write_row(RowShared<kWarps> &s, uint32_t count, uint32_t all,
                                  const tamis_selection &out, int64_t r, const Listed &list,
                                  int32_t page_size) {
     const uint32_t lane = threadIdx.x & 31, warp = threadIdx.x / 32;
@@ -132,7 +143,7 @@ __device__ inline void write_row(RowShared &s, uint32_t count, uint32_t all,
         write_entry(out, r, rank, j, out.slots ? tamis_slot_of(list.pages, page_size, j) : 0,
                     tamis_canonical(__uint_as_float(item.x)));
     }
-    for (int64_t i = all + threadIdx.x; i < out.topk; i += kGroupThreads) {
+    for (int64_t i = all + threadIdx.x; i < out.topk; i += 32 * kWarps) {
         write_entry(out, r, i, -1, -1, -INFINITY);
     }
     if (out.counts && threadIdx.x == 0) {
@@ -141,9 +152,10 @@ __device__ inline void write_row(RowShared &s, uint32_t count, uint32_t all,
 }
 
 /* Positions that a row's list names. Whole CTA; leaves at a barrier. */
-__device__ inline uint32_t listed_positions(RowShared &s, const Listed &list) {
+template <int kWarps>
+__device__ inline uint32_t listed_positions(RowShared<kWarps> &s, const Listed &list) {
     uint32_t seen = 0;
-    for (int32_t i = threadIdx.x; i < list.count; i += kGroupThreads) {
+    for (int32_t i = threadIdx.x; i < list.count; i += 32 * kWarps) {
         const int32_t id = listed_id(list, i);
         seen += id < 0 ? 0 : (uint32_t)min(kBlock, list.length - id * kBlock);
     }
@@ -154,7 +166,8 @@ __device__ inline uint32_t listed_positions(RowShared &s, const Listed &list) {
  * After `seen` columns: thins the pool where it is a sample of many, or a warp's segment has no
  * room for another round. Whole CTA.
  */
-__device__ inline void make_room(RowShared &s, Segment &segment, Best &best, uint32_t topk,
+template <int kWarps>
+__device__ inline void make_room(RowShared<kWarps> &s, Segment &segment, Best &best, uint32_t topk,
                                  uint32_t seen) {
     const bool sample = seen == kSample && best.columns >= 4 * kSample;
     if (__syncthreads_or(sample || segment.lacks_a_round())) {
@@ -162,7 +175,7 @@ __device__ inline void make_room(RowShared &s, Segment &segment, Best &best, uin
         best.count = segment.count();
         best.guessed |= want < topk;
         if (sample) {
-            thin<kSample / kGroupThreads>(s.sums, s.pool, best, want, want + want / 4);
+            thin<kFew>(s.sums, s.pool, best, want, want + want / 4);
         } else {
             thin<kSegment / 32>(s.sums, s.pool, best, want, want + want / 4);
         }
@@ -171,11 +184,12 @@ __device__ inline void make_room(RowShared &s, Segment &segment, Best &best, uin
 }
 
 /* The pool's best topk, of more. Whole CTA, from a barrier to a barrier. */
-__device__ inline void thin_to(RowShared &s, Best &best, uint32_t topk) {
-    if (__syncthreads_or(best.count > kSample / kGroupWarps)) {
+template <int kWarps>
+__device__ inline void thin_to(RowShared<kWarps> &s, Best &best, uint32_t topk) {
+    if (__syncthreads_or(best.count > 32 * kFew)) {
         thin<kSegment / 32>(s.sums, s.pool, best, topk, topk);
     } else {
-        thin<kSample / kGroupThreads>(s.sums, s.pool, best, topk, topk);
+        thin<kFew>(s.sums, s.pool, best, topk, topk);
     }
 }
 
@@ -183,8 +197,8 @@ __device__ inline void thin_to(RowShared &s, Best &best, uint32_t topk) {
  * Row r from its blocks to what it selects; whether it is done. score(best): the scores of its
  * blocks into the pool; whether the thread met a position that it cannot score. Whole CTA.
  */
-template <class Score>
-__device__ inline bool consume_row(RowShared &s, const tamis_sparse_mqa_logits_args &a,
+template <int kWarps, class Score>
+__device__ inline bool consume_row(RowShared<kWarps> &s, const tamis_sparse_mqa_logits_args &a,
                                    const tamis_selection &out, const Listed &list, int64_t r,
                                    Score score) {
     const uint32_t topk = (uint32_t)out.topk;

@@ -19,7 +19,7 @@ constexpr int kBatch = 256; /* blocks placed at a time */
 constexpr int kStages = 2;  /* the turn whose codes are on their way, and the one at work */
 
 struct PagesShared {
-    RowShared row;
+    RowShared<kGroupWarps> row;
     Table tables[4]; /* of a group that lies this deep below the largest */
     uint32_t places[kBatch], scales[kBatch];
     uint8_t live[kBatch]; /* bit r: position r of the block counts */

@@ -92,11 +92,11 @@ __device__ inline void write_none(const tamis_selection &out, int64_t r, const L
 } // namespace tamis
 
 /* a.logits: scratch for keys, rows of 16-byte alignment and whole steps. done: [rows.count] zeros.
- * Grid: parts of a row, rows. */
+ * taken: rows that are done already and are left alone, or NULL. Grid: parts of a row, rows. */
 extern "C" __global__ void __launch_bounds__(tamis::kSplitThreads, 1)
     tamis_consume_split_smxx(const __grid_constant__ tamis_sparse_mqa_logits_args a,
                              const __grid_constant__ tamis_selection out, uint32_t *done,
-                             int32_t steps) {
+                             const int32_t *taken, int32_t steps) {
     using namespace tamis;
     __shared__ FastQuery query;
     __shared__ Pool<kSplitThreads> pool;
@@ -114,6 +114,9 @@ extern "C" __global__ void __launch_bounds__(tamis::kSplitThreads, 1)
         if (at < a.width) {
             id = __ldg(a.blocks + r * a.blocks_stride + at);
             where = a.physical ? (uint32_t)__ldg(a.physical + r * a.physical_stride + at) : 0;
+        }
+        if (taken && taken[r]) {
+            continue;
         }
         const Listed list = listed_of(a, r);
         if (list.count == 0) { /* no CTA waits for another here */

@@ -18,9 +18,8 @@ enum {
     GROUP_STEPS = 8,      /* at most */
     POOL_COLUMNS = 16384, /* whose keys fit shared memory */
     SPLIT_WARPS = 16,
-    QUERY_WARPS = 4, /* of those: they load the query */
-    LIVE_CTAS = 8,   /* of a multiprocessor */
-    FEW_ROWS = 264,
+    QUERY_WARPS = 4,  /* of those: they load the query */
+    LIVE_CTAS = 8,    /* of a multiprocessor */
     PUBLISH_CTAS = 2, /* of a multiprocessor at a time */
     TEAM_CTAS = 8,    /* of publish.cu's clusters */
     TEAM_BLOCKS = 131072,
@@ -192,8 +191,8 @@ tamis_status tamis_cuda_queue_sparse_mqa_logits(const tamis_cuda *cuda,
 
 /* A row's CTAs: as many as the device has for it. Steps of a warp's group: its part, if short. */
 static tamis_status queue_split(const tamis_cuda *cuda, const tamis_sparse_mqa_logits_args *score,
-                                const tamis_selection *selection, uint32_t *done, void *stream,
-                                tamis_error *error) {
+                                const tamis_selection *selection, uint32_t *done,
+                                const int32_t *taken, void *stream, tamis_error *error) {
     tamis_sparse_mqa_logits_args a = *score;
     tamis_selection out = *selection;
     int64_t most = (a.width + QUERY_WARPS * STEP_BLOCKS - 1) / (QUERY_WARPS * STEP_BLOCKS);
@@ -202,7 +201,7 @@ static tamis_status queue_split(const tamis_cuda *cuda, const tamis_sparse_mqa_l
     int64_t each = a.width / (parts * SPLIT_WARPS * STEP_BLOCKS);
     int32_t steps = (int32_t)least(each < 1 ? 1 : each, GROUP_STEPS);
     tamis_grid grid = {parts, a.rows.count, 0};
-    void *parameters[] = {&a, &out, &done, &steps};
+    void *parameters[] = {&a, &out, &done, (void *)&taken, &steps};
     return tamis_cuda_launch(cuda, TAMIS_CUDA_consume_split_smxx, grid, stream, parameters, error);
 }
 
@@ -214,7 +213,7 @@ int tamis_cuda_consume_is_grouped(const tamis_cuda *cuda, const tamis_sparse_mqa
 
 tamis_status tamis_cuda_queue_consume(const tamis_cuda *cuda,
                                       const tamis_sparse_mqa_logits_args *score,
-                                      const tamis_topk_args *topk, uint32_t *done,
+                                      const tamis_topk_args *topk, uint32_t *done, int32_t *taken,
                                       const tamis_raised_k *raised, int64_t limit, void *stream,
                                       tamis_error *error) {
     tamis_sparse_mqa_logits_args a = *score;
@@ -223,7 +222,7 @@ tamis_status tamis_cuda_queue_consume(const tamis_cuda *cuda,
     void *parameters[] = {&a, &out, (void *)&none};
     int64_t columns = a.width * a.block_size;
     uintptr_t scratch = (uintptr_t)a.logits | (uintptr_t)(a.logits_stride * 4);
-    int few = a.rows.count < FEW_ROWS, split = few && done && (scratch & 15) == 0;
+    int few = a.rows.count < TAMIS_CUDA_GROUPS_FROM, split = few && done && (scratch & 15) == 0;
     if (tamis_cuda_consume_is_grouped(cuda, score, &out)) {
         return tamis_cuda_queue_consume_groups(cuda, score, &out, raised, stream, error);
     }
@@ -232,7 +231,10 @@ tamis_status tamis_cuda_queue_consume(const tamis_cuda *cuda,
         return tamis_cuda_queue_topk(cuda, topk, 0, limit, stream, error);
     }
     if (split) {
-        return queue_split(cuda, score, &out, done, stream, error);
+        int some = 0;
+        TAMIS_TRY(tamis_cuda_queue_consume_raised2(cuda, score, &out, raised, taken, &some, stream,
+                                                   error));
+        return queue_split(cuda, score, &out, done, some ? taken : NULL, stream, error);
     }
     tamis_grid grid = grid_of_row_ctas(a.rows.count);
     grid.shared = pool_bytes(columns);

@@ -58,10 +58,10 @@ tamis_status tamis_cuda_queue_sparse_mqa_logits(const tamis_cuda *cuda,
  * score->logits then holds anything. topk has score's rows and blocks; its columns are NULL.
  * done: [rows.count] words on the device that are 0, and are 0 again afterwards, with rows of
  * score->logits of whole 32 columns; NULL: few rows take two kernels. raised: as of
- * queue_mqa_logits. */
+ * queue_mqa_logits. taken: [rows.count] words of scratch for it; NULL: not read for few rows. */
 tamis_status tamis_cuda_queue_consume(const tamis_cuda *cuda,
                                       const tamis_sparse_mqa_logits_args *score,
-                                      const tamis_topk_args *topk, uint32_t *done,
+                                      const tamis_topk_args *topk, uint32_t *done, int32_t *taken,
                                       const tamis_raised_k *raised, int64_t limit, void *stream,
                                       tamis_error *error);
 /* Whether queue_consume goes to consume_sm90.cu, given any score->logits that is not NULL. */
@@ -71,6 +71,15 @@ int tamis_cuda_consume_is_grouped(const tamis_cuda *cuda, const tamis_sparse_mqa
  * score->logits is its scratch, a word a row. */
 int tamis_cuda_consumes_in_groups(const tamis_cuda *cuda, const tamis_sparse_mqa_logits_args *score,
                                   const tamis_selection *out);
+/* From this many rows on. */
+enum { TAMIS_CUDA_GROUPS_FROM = 264 };
+/* Of fewer rows those whose K is decoded, where it takes some: *taken gets whether it did, and done
+ * which rows it took. */
+tamis_status tamis_cuda_queue_consume_raised2(const tamis_cuda *cuda,
+                                              const tamis_sparse_mqa_logits_args *score,
+                                              const tamis_selection *out,
+                                              const tamis_raised_k *raised, int32_t *done,
+                                              int *taken, void *stream, tamis_error *error);
 tamis_status tamis_cuda_queue_consume_groups(const tamis_cuda *cuda,
                                              const tamis_sparse_mqa_logits_args *score,
                                              const tamis_selection *out,

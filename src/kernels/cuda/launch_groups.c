@@ -3,15 +3,14 @@
  * launch_groups.c: a consumer of many rows by Hopper's kernels, a warpgroup a row: those whose K
  * was decoded before, then the others from pages, then by the portable kernel the few that both
  * leave. Which rows those are is known on the device alone, so all three are queued; `done` says
- * what is left.
+ * what is left. Of fewer rows those whose K was decoded, two warpgroups each.
  */
 #include "fail.h"
 #include "kernels/cuda/consume_args.h"
 #include "kernels/cuda/launch.h"
 
 enum {
-    MANY_ROWS = 512, /* a warpgroup takes a row: below, a card of 132 multiprocessors idles */
-    PAGES_CTAS = 5,  /* of a multiprocessor, where most rows are done */
+    PAGES_CTAS = 5, /* of a multiprocessor, where most rows are done */
     REST_CTAS = 2
 };
 
@@ -21,13 +20,36 @@ static const int64_t shared_of[] = {
 #undef TAMIS_CUDA_KERNEL
 };
 
+static int fits(const tamis_cuda *cuda, const tamis_sparse_mqa_logits_args *score,
+                const tamis_selection *out) {
+    return cuda->kernels[TAMIS_CUDA_consume_raised_sm90] != NULL &&
+           cuda->kernels[TAMIS_CUDA_consume_raised2_sm90] != NULL &&
+           cuda->kernels[TAMIS_CUDA_consume_rows_sm90] != NULL &&
+           score->numerics == TAMIS_NUMERICS_EXACT && score->width <= TAMIS_CONSUME_MAX_WIDTH &&
+           out->topk <= TAMIS_CONSUME_MAX_TOPK && score->logits_type == TAMIS_F32;
+}
+
 int tamis_cuda_consumes_in_groups(const tamis_cuda *cuda, const tamis_sparse_mqa_logits_args *score,
                                   const tamis_selection *out) {
-    return cuda->kernels[TAMIS_CUDA_consume_raised_sm90] != NULL &&
-           cuda->kernels[TAMIS_CUDA_consume_rows_sm90] != NULL && score->rows.count >= MANY_ROWS &&
-           score->numerics == TAMIS_NUMERICS_EXACT && score->width <= TAMIS_CONSUME_MAX_WIDTH &&
-           out->topk <= TAMIS_CONSUME_MAX_TOPK && score->logits != NULL &&
-           score->logits_type == TAMIS_F32 && ((uintptr_t)score->logits & 15) == 0;
+    return fits(cuda, score, out) && score->rows.count >= TAMIS_CUDA_GROUPS_FROM &&
+           score->logits != NULL && ((uintptr_t)score->logits & 15) == 0;
+}
+
+tamis_status tamis_cuda_queue_consume_raised2(const tamis_cuda *cuda,
+                                              const tamis_sparse_mqa_logits_args *score,
+                                              const tamis_selection *selection,
+                                              const tamis_raised_k *raised, int32_t *done,
+                                              int *taken, void *stream, tamis_error *error) {
+    tamis_sparse_mqa_logits_args a = *score;
+    tamis_selection out = *selection;
+    tamis_raised_k k = raised ? *raised : (tamis_raised_k){0};
+    void *parameters[] = {&a, &out, &done, &k};
+    tamis_grid grid = {a.rows.count, 1, shared_of[TAMIS_CUDA_consume_raised2_sm90]};
+    *taken = fits(cuda, score, selection) && done && k.codes && a.rows.count >= TAMIS_RAISED_ROWS &&
+             a.rows.count < TAMIS_CUDA_GROUPS_FROM;
+    return *taken ? tamis_cuda_launch(cuda, TAMIS_CUDA_consume_raised2_sm90, grid, stream,
+                                      parameters, error)
+                  : TAMIS_OK;
 }
 
 tamis_status tamis_cuda_queue_consume_groups(const tamis_cuda *cuda,

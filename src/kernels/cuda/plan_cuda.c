@@ -88,13 +88,13 @@ static int64_t pool_of(const tamis_model *model) {
     return (int64_t)tamis_model_topk_blocks(model) * tamis_model_block_size(model);
 }
 
-int64_t tamis_cuda_border(const tamis_indexer *indexer, int many) {
+int64_t tamis_cuda_border(const tamis_indexer *indexer) {
     int64_t quarter = pool_of(&indexer->model) / 4;
     switch (indexer->sparse_logits) {
     case TAMIS_SPARSE_OFF:
         return INT32_MAX;
     case TAMIS_SPARSE_AUTO:
-        return (many ? TAMIS_CUDA_AUTO_QUARTERS_MANY : TAMIS_CUDA_AUTO_QUARTERS) * quarter;
+        return TAMIS_CUDA_AUTO_QUARTERS * quarter;
     default:
         return -1;
     }
@@ -135,8 +135,7 @@ static int64_t work_bytes(const tamis_indexer *indexer, const tamis_plan_limits 
     const tamis_tiling tilings[] = {
         tamis_cuda_sparse_tiling(indexer, limits, own_blocks(indexer)),
         tamis_cuda_sparse_tiling(indexer, limits, blocks), tamis_cuda_group_tiling(indexer, limits),
-        tamis_cuda_dense_tiling(indexer, limits, tamis_cuda_border(indexer, 0)),
-        tamis_cuda_dense_tiling(indexer, limits, tamis_cuda_border(indexer, 1))};
+        tamis_cuda_dense_tiling(indexer, limits, tamis_cuda_border(indexer))};
     int64_t most = tamis_cuda_source_room(indexer, limits).maxima;
     for (int i = 0; i < (int)(sizeof tilings / sizeof *tilings); i++) {
         int64_t bytes = tilings[i].each * tilings[i].rows;
@@ -166,6 +165,7 @@ static int64_t lay_out(const tamis_indexer *indexer, const tamis_plan_limits *li
         plan->gated[i] = tamis_plan_take(memory, &at, rows * 4);
     }
     plan->done = tamis_plan_take(memory, &at, rows * 4);
+    plan->taken = tamis_plan_take(memory, &at, rows * 4);
     plan->blocks = tamis_plan_take(memory, &at, rows * blocks * 4);
     plan->blocks_count = tamis_plan_take(memory, &at, rows * 4);
     plan->placed = tamis_plan_take(memory, &at, rows * blocks * 4);
@@ -228,7 +228,7 @@ static tamis_status fill(tamis_cuda_plan *plan, const tamis_plan_limits *limits,
     plan->longest = tamis_plan_longest_row(&plan->indexer->model, limits);
     plan->auto_rows = TAMIS_CUDA_AUTO_ROWS;
     plan->auto_share = TAMIS_CUDA_AUTO_SHARE;
-    plan->auto_many = TAMIS_CUDA_AUTO_MANY;
+    plan->auto_most = TAMIS_CUDA_AUTO_MOST;
     lay_out(plan->indexer, limits, memory, plan, &cleared);
     if (!tamis_cuda_reads_raised(plan->cuda)) {
         plan->raised.codes = NULL;

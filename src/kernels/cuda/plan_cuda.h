@@ -11,15 +11,14 @@
 /*
  * `auto`: in steps of at least _ROWS rows, and _SHARE for each request, those that see at most
  * _QUARTERS quarters of the pool take the dense route: where neighbouring rows share their K it
- * scores a position for less. From _MANY rows on listed blocks cost less, too: _QUARTERS_MANY.
- * docs/benchmarks-gpu.md, "The crossover of auto".
+ * scores a position for less. Not from _MOST rows a request on where decoded K is read: listed
+ * blocks then cost less at any length. docs/benchmarks-gpu.md, "The crossover of auto".
  */
 enum {
     TAMIS_CUDA_AUTO_ROWS = 256,
     TAMIS_CUDA_AUTO_SHARE = 8,
-    TAMIS_CUDA_AUTO_MANY = 512,
-    TAMIS_CUDA_AUTO_QUARTERS = 7,
-    TAMIS_CUDA_AUTO_QUARTERS_MANY = 4
+    TAMIS_CUDA_AUTO_MOST = TAMIS_RAISED_ROWS,
+    TAMIS_CUDA_AUTO_QUARTERS = 7
 };
 
 /* Rows that share the scratch of scores. */
@@ -45,7 +44,7 @@ struct tamis_cuda_plan {
     tamis_plan_limits limits;
     int64_t max_rows;
     int64_t longest;                          /* positions of the longest row */
-    int64_t auto_rows, auto_share, auto_many; /* TAMIS_CUDA_AUTO_*, which tests change */
+    int64_t auto_rows, auto_share, auto_most; /* TAMIS_CUDA_AUTO_*, which tests change */
     uint64_t made;                            /* steps that the host has queued */
     int64_t rows, requests;                   /* of the last of them */
     /* On the device. */
@@ -55,6 +54,7 @@ struct tamis_cuda_plan {
     int32_t *gated[2]; /* [dense route]: [max_rows] ke of the layer that runs, ks in rows of the
                           other route */
     uint32_t *done;    /* [max_rows] 0 between kernels */
+    int32_t *taken;    /* [max_rows] scratch: rows that a kernel before has done */
     int32_t *blocks, *blocks_count, *placed; /* as in tamis_plan */
     tamis_source_room room;
     /* Of a stretch. */
@@ -87,6 +87,6 @@ tamis_tiling tamis_cuda_group_tiling(const tamis_indexer *indexer, const tamis_p
 tamis_tiling tamis_cuda_dense_tiling(const tamis_indexer *indexer, const tamis_plan_limits *limits,
                                      int64_t border);
 /* Positions that a row of the dense route sees at most: -1 where no row takes it, INT32_MAX where
- * all do. many: in a step of so many rows. */
-int64_t tamis_cuda_border(const tamis_indexer *indexer, int many);
+ * all do. */
+int64_t tamis_cuda_border(const tamis_indexer *indexer);
 #endif

@@ -140,6 +140,15 @@ static void use_decoded(layer_run *run, int consumer) {
                    tamis_cuda_source_is_fast(&score);
 }
 
+/* `auto` in a step that leaves no row to the dense route. */
+static int listed_alone(const layer_run *run) {
+    const tamis_cuda_plan *plan = run->plan;
+    int64_t each = plan->requests > 0 ? plan->rows / plan->requests : 0;
+    return plan->indexer->sparse_logits == TAMIS_SPARSE_AUTO &&
+           (plan->rows < plan->auto_rows || each < plan->auto_share ||
+            (run->decoded && each >= plan->auto_most));
+}
+
 static tamis_status begin(tamis_cuda_plan *plan, const tamis_step *step,
                           const tamis_layer_args *args, int consumer, void *stream, layer_run *run,
                           tamis_error *error) {
@@ -162,13 +171,10 @@ static tamis_status begin(tamis_cuda_plan *plan, const tamis_step *step,
         run->layer.rows.page_table_width = 0;
         run->limit = 0;
     }
-    int few = plan->indexer->sparse_logits == TAMIS_SPARSE_AUTO &&
-              (plan->rows < plan->auto_rows || plan->rows < plan->auto_share * plan->requests);
-    run->border =
-        consumer && !few ? tamis_cuda_border(plan->indexer, plan->rows >= plan->auto_many) : -1;
+    use_decoded(run, consumer);
+    run->border = consumer && !listed_alone(run) ? tamis_cuda_border(plan->indexer) : -1;
     run->dense = run->border >= 0;
     run->sparse = run->border < plan->longest;
-    use_decoded(run, consumer);
     return tamis_check_device_rows(&run->layer.rows, &args->k, error);
 }
 
@@ -363,8 +369,8 @@ static tamis_status queue_sparse(const layer_run *run, const row_tile *t, block_
     tamis_topk_args topk = topk_of(run, t, l);
     tamis_sparse_mqa_logits_args score = listed_of(run, t, l, &topk);
     return tamis_cuda_queue_consume(run->plan->cuda, &score, &topk, run->plan->done + t->r,
-                                    run->decoded ? &run->raised : NULL, run->limit, run->stream,
-                                    error);
+                                    run->plan->taken + t->r, run->decoded ? &run->raised : NULL,
+                                    run->limit, run->stream, error);
 }
 
 /*
