@@ -2,8 +2,8 @@
 /*
  * consume_raised.cu: a consumer's rows whose K was decoded before (raised_k.h), by Hopper's wgmma:
  * fragments of A come from memory straight into registers. A warpgroup takes a row, or, where rows
- * are few, two take every other turn of one; four share a multiprocessor, and each has two tiles'
- * products under way, then the loads of the next two. Included after consume_sm90.cu.
+ * are few, two take half of one each; four share a multiprocessor, and each has two tiles' products
+ * under way, then the loads of the next two. Included after consume_sm90.cu.
  */
 #include "consume_row.cuh"
 #include "kernels/cuda/raised_k.h"
@@ -50,18 +50,24 @@ __device__ inline void load_tile(uint32_t (&tile)[4][4], const uint8_t *codes, u
     }
 }
 
-/* The blocks that a warp takes of its warpgroup's turns of the row. */
+/* Turns that each warpgroup takes, one after another; the last may be none of the row's. */
+template <int kWarps> __device__ inline int32_t turns_of(int32_t blocks) {
+    constexpr int kAtOnce = kTurn * kWarps / kGroupWarps;
+    return (blocks + kAtOnce - 1) / kAtOnce;
+}
+
+/* The blocks that a warp takes of its warpgroup's turns. */
 template <int kWarps> struct Placer {
-    static constexpr int kParts = kWarps / kGroupWarps;
     RaisedShared<kWarps> &s;
     int32_t next, id; /* of the lane's block in the batch that is placed next */
 
     __device__ int32_t id_at(int32_t i) const {
         return i < s.list.count ? __ldg(s.list.blocks + i) : -1;
     }
-    __device__ explicit Placer(RaisedShared<kWarps> &shared) : s(shared) {
-        const int lane = threadIdx.x & 31, warp = threadIdx.x / 32;
-        next = kTurn * (lane / 4 * kParts) + 4 * warp + (lane & 3);
+    /* start: of the warp's in its first turn. */
+    __device__ Placer(RaisedShared<kWarps> &shared, int32_t start) : s(shared) {
+        const int32_t lane = threadIdx.x & 31;
+        next = start + kTurn * (lane / 4) + (lane & 3);
         id = id_at(next);
     }
     /* Those of kBatchTurns turns, from ring place `turn` on. Whole warp. */
@@ -73,15 +79,14 @@ template <int kWarps> struct Placer {
             (uint32_t *)&s.places[threadIdx.x / 32][turn + lane / 4][lane >> 1 & 1] + (lane & 1);
         to[0] = in ? place : first;
         to[2] = in ? place : kNoPlace;
-        next += kTurn * kBatchTurns * kParts;
+        next += kTurn * kBatchTurns;
         id = id_at(next);
         __syncwarp();
     }
 };
 
 /*
- * All blocks of the row's list into the pool. Turn i: blocks 16 i .. 16 i + 15, four a warp of
- * warpgroup i % (kWarps / 4). Lane
+ * All blocks of the row's list into the pool. Turn i: blocks 16 i .. 16 i + 15, four a warp. Lane
  * l has in tile t of a turn rows of the product for positions 2 p and 2 p + 1 of block 2 (l / 16) +
  * t of the four, p = l / 4 % 4, and ends with position 2 p + (l & 1) of tile l >> 1 & 1. Returns
  * whether one of its positions is wide.
@@ -89,7 +94,7 @@ template <int kWarps> struct Placer {
 template <int kWarps>
 __device__ inline bool score_raised(RaisedShared<kWarps> &s, const tamis_raised_k &raised,
                                     uint32_t topk, Best &best) {
-    constexpr int kTurns = kWarps / kGroupWarps, kColumns = kTurns * kTurn * kBlock; /* at a time */
+    constexpr uint32_t kGroups = kWarps / kGroupWarps, kColumns = kTurn * kBlock;
     const uint32_t lane = threadIdx.x & 31, half = lane >> 4, warp = threadIdx.x / 32;
     const uint32_t own = 2 * (lane / 4 & 3) + (lane & 1), below = (1u << lane) - 1;
     const uint8_t *const codes = opaque(raised.codes + (lane & 15) * 16);
@@ -99,7 +104,11 @@ __device__ inline bool score_raised(RaisedShared<kWarps> &s, const tamis_raised_
     const uint32_t odd = __shfl_sync(kAll, 0u - (lane & 1), (int)lane);
     const uint32_t upper = __shfl_sync(kAll, 0u - (lane >> 1 & 1), (int)lane);
     const uint32_t ring = (uint32_t)__cvta_generic_to_shared(&s.places[warp][0][half]);
-    uint32_t column = (4 * warp + 2 * half + (lane >> 1 & 1)) * kBlock + own, wide = 0, slot = 0;
+    const int32_t turns = turns_of<kWarps>(s.list.count);
+    const int32_t start = kGroups == 1 ? 0 : (int32_t)(warp / kGroupWarps) * turns * kTurn;
+    const uint32_t first = 4 * (warp % kGroupWarps);
+    uint32_t column = ((uint32_t)start + first + 2 * half + (lane >> 1 & 1)) * kBlock + own;
+    uint32_t wide = 0, slot = 0;
     Segment segment(s.row.pool);
     const Weights weights = load_weights(s.row.weights);
     auto load_scale = [&](const uint4 &at) {
@@ -111,7 +120,7 @@ __device__ inline bool score_raised(RaisedShared<kWarps> &s, const tamis_raised_
         }
         return scale;
     };
-    Placer<kWarps> placer(s);
+    Placer<kWarps> placer(s, start + (int32_t)first);
     placer.place(0);
     placer.place(kBatchTurns);
     uint4 at = load_shared(ring);
@@ -120,7 +129,7 @@ __device__ inline bool score_raised(RaisedShared<kWarps> &s, const tamis_raised_
     load_tile(tile1, codes, at.y);
     float coming = load_scale(at);
 #pragma unroll 1
-    for (int32_t left = s.list.count; left > 0; left -= kColumns / kBlock) {
+    for (int32_t left = turns; left > 0; left--) {
         uint32_t d0[16], d1[16];
         float p[4];
         const float scale = coming;
@@ -145,7 +154,8 @@ __device__ inline bool score_raised(RaisedShared<kWarps> &s, const tamis_raised_
         wide |= __float_as_uint(scale); /* its sign */
         column += kColumns;
         if (slot % (kRound * sizeof s.places[0][0]) == 0) {
-            make_room(s.row, segment, best, topk, column & ~(kColumns - 1u));
+            make_room(s.row, segment, best, topk,
+                      (column - (uint32_t)start * kBlock) / kColumns * (kGroups * kColumns));
             if (slot % (sizeof s.places[0] / 2) == 0) {
                 placer.place((slot / sizeof s.places[0][0]) ^ kBatchTurns);
             }
