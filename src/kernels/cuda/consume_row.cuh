@@ -67,7 +67,7 @@ __device__ inline bool load_heads(RowShared<kWarps> &s, const tamis_query &view,
 template <int kWarps>
 __device__ inline bool load_row_query(RowShared<kWarps> &s, const tamis_query &view, int64_t r) {
     const int warp = threadIdx.x / 32;
-    const bool fast = warp >= kGroupWarps || load_heads(s, view, r, warp);
+    const bool fast = (kWarps > kGroupWarps && warp >= kGroupWarps) || load_heads(s, view, r, warp);
     asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
     return __syncthreads_and(fast);
 }
