@@ -19,23 +19,8 @@
 #include "cache/address.h"
 #include "fail.h"
 #include "kernels/check_parts.h"
-#include "kernels/cuda/plan_cuda.h"
+#include "kernels/cuda/plan_run.h"
 #include "kernels/rows.h"
-
-enum { GATE_THREADS = 256, RAISE_CTAS = 8 /* of a multiprocessor */ };
-
-typedef struct layer_run {
-    tamis_cuda_plan *plan;
-    tamis_layer layer;   /* its rows end where the gate lets them */
-    tamis_tiling tiling; /* of the scores that are queued */
-    int64_t first, end;  /* rows of the stretch that is queued */
-    int64_t limit;       /* positions that K holds */
-    int sparse, dense;   /* whether rows may take that route */
-    int64_t border;      /* positions of a dense one at most */
-    int decoded;         /* whether K may be there decoded: raised */
-    tamis_raised_k raised;
-    void *stream;
-} layer_run;
 
 /* Rows r .. of a run, at most a tile of them; or all of a stretch, of which the device knows the
  * tile's. */
@@ -53,21 +38,21 @@ typedef struct block_list {
     int32_t width;
 } block_list;
 
-static int paged(const layer_run *run) {
+static int paged(const tamis_layer_run *run) {
     return run->layer.indexer->k_layout == TAMIS_K_MXFP4_PAGE;
 }
 
 /* Positions that a row sees at most, as far as the host knows. */
-static int64_t longest(const layer_run *run) {
+static int64_t longest(const tamis_layer_run *run) {
     return run->limit < run->plan->longest ? run->limit : run->plan->longest;
 }
 
 /* Of a row's block maxima, then. */
-static int64_t maxima_units(const layer_run *run) {
+static int64_t maxima_units(const tamis_layer_run *run) {
     return tamis_maxima_units(longest(run), run->layer.block_size);
 }
 
-static row_tile tile_at(const layer_run *run, int64_t r, int64_t rows) {
+static row_tile tile_at(const tamis_layer_run *run, int64_t r, int64_t rows) {
     row_tile t;
     int64_t left = run->end - r;
     t.r = r;
@@ -79,7 +64,7 @@ static row_tile tile_at(const layer_run *run, int64_t r, int64_t rows) {
     return t;
 }
 
-static block_list published(const layer_run *run, const row_tile *t) {
+static block_list published(const tamis_layer_run *run, const row_tile *t) {
     int64_t at = t->r * run->layer.topk_blocks;
     block_list l = {run->plan->blocks + at, run->plan->placed + at, run->plan->blocks_count + t->r,
                     run->layer.topk_blocks};
@@ -87,7 +72,7 @@ static block_list published(const layer_run *run, const row_tile *t) {
 }
 
 /* Without pages ids are places. Many rows leave no room for places: their kernels find them. */
-static block_list own(const layer_run *run, const row_tile *t) {
+static block_list own(const tamis_layer_run *run, const row_tile *t) {
     const tamis_cuda_plan *plan = run->plan;
     const int32_t width = run->layer.selection.topk + 1;
     const int64_t rows = run->end - run->first, at = t->r - run->first;
@@ -118,7 +103,8 @@ static tamis_status check_step(const tamis_cuda_plan *plan, const tamis_step *st
     return TAMIS_OK;
 }
 
-static tamis_mqa_logits_args score_of(const layer_run *run, tamis_rows rows, tamis_query query) {
+static tamis_mqa_logits_args score_of(const tamis_layer_run *run, tamis_rows rows,
+                                      tamis_query query) {
     tamis_mqa_logits_args score = {0};
     score.numerics = run->layer.indexer->numerics;
     score.k = run->layer.args->k;
@@ -130,7 +116,7 @@ static tamis_mqa_logits_args score_of(const layer_run *run, tamis_rows rows, tam
 }
 
 /* Not in steps of a row a request, as far as each has one: none can then have enough. */
-static void use_decoded(layer_run *run, int consumer) {
+static void use_decoded(tamis_layer_run *run, int consumer) {
     const tamis_cuda_plan *plan = run->plan;
     tamis_mqa_logits_args score = score_of(run, run->layer.rows, run->layer.args->query);
     run->raised = plan->raised;
@@ -141,7 +127,7 @@ static void use_decoded(layer_run *run, int consumer) {
 }
 
 /* `auto` in a step that leaves no row to the dense route. */
-static int listed_alone(const layer_run *run) {
+static int listed_alone(const tamis_layer_run *run) {
     const tamis_cuda_plan *plan = run->plan;
     int64_t each = plan->requests > 0 ? plan->rows / plan->requests : 0;
     return plan->indexer->sparse_logits == TAMIS_SPARSE_AUTO &&
@@ -150,8 +136,8 @@ static int listed_alone(const layer_run *run) {
 }
 
 static tamis_status begin(tamis_cuda_plan *plan, const tamis_step *step,
-                          const tamis_layer_args *args, int consumer, void *stream, layer_run *run,
-                          tamis_error *error) {
+                          const tamis_layer_args *args, int consumer, void *stream,
+                          tamis_layer_run *run, tamis_error *error) {
     TAMIS_NEED(plan != NULL, TAMIS_ERROR_ARGUMENT, "plan", "a plan", 0);
     TAMIS_TRY(tamis_cuda_check_call(plan->cuda, args, error));
     TAMIS_TRY(check_step(plan, step, error));
@@ -180,102 +166,8 @@ static tamis_status begin(tamis_cuda_plan *plan, const tamis_step *step,
 
 /* ---- kernels ---- */
 
-static tamis_raised_from from_of(const layer_run *run) {
-    const tamis_rows *rows = &run->layer.rows;
-    tamis_raised_from from = {0};
-    from.codes = run->layer.args->k.codes;
-    from.page_table = rows->page_table;
-    from.page_table_stride = rows->page_table_stride;
-    from.requests = rows->requests;
-    from.limit = run->limit;
-    from.owner = run->layer.role.k_owner;
-    return from;
-}
-
-/* Rows then end at plan->gated[0], on the dense route at plan->gated[1]. */
-static tamis_status queue_gate(layer_run *run, tamis_error *error) {
-    const tamis_cuda_plan *plan = run->plan;
-    tamis_rows *rows = &run->layer.rows;
-    tamis_gate_args gate = {0};
-    void *parameters[] = {&gate};
-    int64_t ctas = (rows->count + GATE_THREADS - 1) / GATE_THREADS;
-    gate.counts = plan->counts;
-    gate.stamp = plan->stamp;
-    gate.ks = rows->ks;
-    gate.ke = rows->ke;
-    gate.gated[0] = plan->gated[0];
-    gate.gated[1] = run->dense ? plan->gated[1] : NULL;
-    gate.status = plan->status_device;
-    gate.rows = rows->count;
-    gate.limit = run->limit;
-    gate.border = run->border;
-    gate.k_size = run->layer.args->k.size;
-    gate.layer = run->layer.args->layer;
-    gate.source = run->layer.role.role == TAMIS_ROLE_CONSUMER ? run->layer.role.source : -1;
-    if (run->decoded && gate.source >= 0) {
-        gate.raised = plan->raised_stamp;
-        gate.from = from_of(run);
-        gate.first = plan->raised.first;
-        gate.usable = plan->usable;
-        gate.requests = plan->limits.max_requests;
-    }
-    rows->ke = plan->gated[0];
-    return tamis_cuda_launch(plan->cuda, TAMIS_CUDA_gate_smxx, (tamis_grid){ctas, 1, 0},
-                             run->stream, parameters, error);
-}
-
-static tamis_status queue_place(const layer_run *run, tamis_error *error) {
-    const tamis_cuda_plan *plan = run->plan;
-    tamis_place_args place = {0};
-    void *parameters[] = {&place};
-    place.to = run->raised;
-    place.stamp = plan->raised_stamp;
-    place.request = run->layer.rows.request;
-    place.ke = run->layer.rows.ke;
-    place.count = plan->raised_rows;
-    place.rows = run->layer.rows.count;
-    place.requests = run->layer.rows.requests;
-    place.most = plan->limits.max_requests;
-    place.capacity = plan->raised_capacity;
-    return tamis_cuda_launch(plan->cuda, TAMIS_CUDA_raise_place_smxx, (tamis_grid){1, 1, 0},
-                             run->stream, parameters, error);
-}
-
-/* Rows then find K of their requests in run->raised. */
-static tamis_status queue_raise(const layer_run *run, tamis_error *error) {
-    const tamis_cuda_plan *plan = run->plan;
-    tamis_raise_args raise = {0};
-    void *parameters[] = {&raise};
-    tamis_grid grid = {(int64_t)RAISE_CTAS * plan->cuda->multiprocessors, 1, 0};
-    TAMIS_TRY(queue_place(run, error));
-    raise.to = run->raised;
-    raise.k = run->layer.args->k;
-    raise.page_table = run->layer.rows.page_table;
-    raise.page_table_stride = run->layer.rows.page_table_stride;
-    raise.requests = run->layer.rows.requests;
-    raise.stamp = plan->raised_stamp;
-    raise.counts = plan->counts;
-    raise.from = from_of(run);
-    return tamis_cuda_launch(plan->cuda, TAMIS_CUDA_raise_k_smxx, grid, run->stream, parameters,
-                             error);
-}
-
-static tamis_status queue_stamp(const layer_run *run, tamis_error *error) {
-    const tamis_cuda_plan *plan = run->plan;
-    tamis_stamp_args stamp = {0};
-    void *parameters[] = {&stamp};
-    stamp.counts = plan->counts;
-    stamp.stamp = plan->stamp;
-    stamp.status = plan->status_device;
-    stamp.rows = run->layer.rows.count;
-    stamp.k_size = run->layer.args->k.size;
-    stamp.layer = run->layer.args->layer;
-    return tamis_cuda_launch(plan->cuda, TAMIS_CUDA_stamp_smxx, (tamis_grid){1, 1, 0}, run->stream,
-                             parameters, error);
-}
-
 /* A list's ids and places, as one list of a publish. */
-static tamis_block_list list_to(const layer_run *run, block_list l) {
+static tamis_block_list list_to(const tamis_layer_run *run, block_list l) {
     tamis_block_list to = {0};
     to.blocks = l.blocks;
     to.counts = l.counts;
@@ -286,7 +178,7 @@ static tamis_block_list list_to(const layer_run *run, block_list l) {
 }
 
 /* The step's list, where the layer is a source, and its own, where it selects. */
-static tamis_status queue_lists(const layer_run *run, const row_tile *t, int selects,
+static tamis_status queue_lists(const tamis_layer_run *run, const row_tile *t, int selects,
                                 tamis_error *error) {
     const tamis_layer_args *args = run->layer.args;
     const int source = run->layer.role.role == TAMIS_ROLE_SOURCE;
@@ -310,7 +202,8 @@ static tamis_status queue_lists(const layer_run *run, const row_tile *t, int sel
     return tamis_cuda_queue_lists(run->plan->cuda, &job, run->stream, error);
 }
 
-static tamis_status queue_maxima(const layer_run *run, const row_tile *t, tamis_error *error) {
+static tamis_status queue_maxima(const tamis_layer_run *run, const row_tile *t,
+                                 tamis_error *error) {
     tamis_mqa_logits_args score = score_of(run, t->rows, t->query);
     score.block_max = (float *)run->plan->work;
     score.block_max_stride = maxima_units(run) * (TAMIS_MAXIMA_UNIT / 4);
@@ -319,7 +212,8 @@ static tamis_status queue_maxima(const layer_run *run, const row_tile *t, tamis_
 }
 
 /* Scores of everything a row sees. */
-static tamis_status queue_scores(const layer_run *run, const row_tile *t, tamis_error *error) {
+static tamis_status queue_scores(const tamis_layer_run *run, const row_tile *t,
+                                 tamis_error *error) {
     tamis_mqa_logits_args score = score_of(run, t->rows, t->query);
     score.logits = run->plan->work;
     score.logits_stride = score.columns = run->tiling.each / 4;
@@ -328,7 +222,7 @@ static tamis_status queue_scores(const layer_run *run, const row_tile *t, tamis_
 }
 
 /* Selection among listed blocks. */
-static tamis_topk_args topk_of(const layer_run *run, const row_tile *t, block_list l) {
+static tamis_topk_args topk_of(const tamis_layer_run *run, const row_tile *t, block_list l) {
     tamis_topk_args topk = {0};
     topk.logits_type = TAMIS_F32;
     topk.block_size = run->layer.block_size;
@@ -344,8 +238,8 @@ static tamis_topk_args topk_of(const layer_run *run, const row_tile *t, block_li
 }
 
 /* What topk selects from. */
-static tamis_sparse_mqa_logits_args listed_of(const layer_run *run, const row_tile *t, block_list l,
-                                              const tamis_topk_args *topk) {
+static tamis_sparse_mqa_logits_args listed_of(const tamis_layer_run *run, const row_tile *t,
+                                              block_list l, const tamis_topk_args *topk) {
     tamis_sparse_mqa_logits_args score = {0};
     score.numerics = run->layer.indexer->numerics;
     score.k = run->layer.args->k;
@@ -364,7 +258,7 @@ static tamis_sparse_mqa_logits_args listed_of(const layer_run *run, const row_ti
     return score;
 }
 
-static tamis_status queue_sparse(const layer_run *run, const row_tile *t, block_list l,
+static tamis_status queue_sparse(const tamis_layer_run *run, const row_tile *t, block_list l,
                                  tamis_error *error) {
     tamis_topk_args topk = topk_of(run, t, l);
     tamis_sparse_mqa_logits_args score = listed_of(run, t, l, &topk);
@@ -377,7 +271,7 @@ static tamis_status queue_sparse(const layer_run *run, const row_tile *t, block_
  * Rows of the sparse route, where there are any, have written theirs by then. A row that sees no
  * more than the pool has every block on its list, which is then not read.
  */
-static tamis_status queue_dense(const layer_run *run, const row_tile *t, block_list l,
+static tamis_status queue_dense(const tamis_layer_run *run, const row_tile *t, block_list l,
                                 tamis_error *error) {
     row_tile dense = *t;
     dense.rows.ke = run->plan->gated[1] + t->r;
@@ -398,7 +292,7 @@ static int selects(const tamis_selection *out) {
     return out->positions || out->slots || out->scores || out->counts;
 }
 
-static tamis_status source_tile(const layer_run *run, const row_tile *t, tamis_error *error) {
+static tamis_status source_tile(const tamis_layer_run *run, const row_tile *t, tamis_error *error) {
     const int own_selection = selects(&t->selection);
     TAMIS_TRY(queue_maxima(run, t, error));
     if (own_selection || run->layer.role.role == TAMIS_ROLE_SOURCE) {
@@ -407,23 +301,23 @@ static tamis_status source_tile(const layer_run *run, const row_tile *t, tamis_e
     return TAMIS_OK;
 }
 
-static tamis_status own_tile(const layer_run *run, const row_tile *t, tamis_error *error) {
+static tamis_status own_tile(const tamis_layer_run *run, const row_tile *t, tamis_error *error) {
     return queue_sparse(run, t, own(run, t), error);
 }
 
-static tamis_status sparse_tile(const layer_run *run, const row_tile *t, tamis_error *error) {
+static tamis_status sparse_tile(const tamis_layer_run *run, const row_tile *t, tamis_error *error) {
     return queue_sparse(run, t, published(run, t), error);
 }
 
-static tamis_status dense_tile(const layer_run *run, const row_tile *t, tamis_error *error) {
+static tamis_status dense_tile(const tamis_layer_run *run, const row_tile *t, tamis_error *error) {
     return queue_dense(run, t, published(run, t), error);
 }
 
-typedef tamis_status queue_tile(const layer_run *run, const row_tile *t, tamis_error *error);
+typedef tamis_status queue_tile(const tamis_layer_run *run, const row_tile *t, tamis_error *error);
 
 /* Rows first .. end - 1 of a layer's, in as few tiles of at most `most` as can be, of one size but
  * for the last. */
-static int64_t cut(const layer_run *run, int64_t most) {
+static int64_t cut(const tamis_layer_run *run, int64_t most) {
     int64_t rows = run->end - run->first, tiles = (rows + most - 1) / most;
     if (tiles > 1 && most > TAMIS_TILE_RUN) {
         return tamis_round_up((rows + tiles - 1) / tiles, TAMIS_TILE_RUN);
@@ -431,7 +325,7 @@ static int64_t cut(const layer_run *run, int64_t most) {
     return most;
 }
 
-static tamis_status queue_tiles(const layer_run *run, int64_t most, queue_tile *queue,
+static tamis_status queue_tiles(const tamis_layer_run *run, int64_t most, queue_tile *queue,
                                 tamis_error *error) {
     const int64_t rows = cut(run, most);
     for (int64_t r = run->first; r < run->end; r += rows) {
@@ -441,11 +335,11 @@ static tamis_status queue_tiles(const layer_run *run, int64_t most, queue_tile *
     return TAMIS_OK;
 }
 
-typedef block_list list_of(const layer_run *run, const row_tile *t);
+typedef block_list list_of(const tamis_layer_run *run, const row_tile *t);
 
 /* Selection from lists. Larger tiles where no scores are kept, if that holds for the last and
  * smallest. */
-static tamis_status queue_listed(layer_run *run, list_of *list, queue_tile *queue,
+static tamis_status queue_listed(tamis_layer_run *run, list_of *list, queue_tile *queue,
                                  tamis_error *error) {
     const tamis_cuda_plan *plan = run->plan;
     run->tiling = tamis_cuda_group_tiling(plan->indexer, &plan->limits);
@@ -460,30 +354,12 @@ static tamis_status queue_listed(layer_run *run, list_of *list, queue_tile *queu
     return queue_tiles(run, run->tiling.rows, queue, error);
 }
 
-static tamis_status queue_cut(const layer_run *run, const row_tile *t, int64_t tiles,
-                              tamis_error *error) {
-    const tamis_cuda_plan *plan = run->plan;
-    tamis_tile_args cut = {0};
-    void *parameters[] = {&cut};
-    cut.ks = t->rows.ks;
-    cut.ke = t->rows.ke;
-    cut.starts = plan->tile_starts;
-    cut.at = plan->tile_at;
-    cut.rows = t->rows.count;
-    cut.limit = longest(run);
-    cut.units = (uint32_t)(plan->room.maxima / TAMIS_MAXIMA_UNIT);
-    cut.tiles = (uint32_t)tiles;
-    cut.block_size = run->layer.block_size;
-    return tamis_cuda_launch(plan->cuda, TAMIS_CUDA_tile_rows_smxx, (tamis_grid){1, 1, 0},
-                             run->stream, parameters, error);
-}
-
 /* Tiles that the device cuts, as many as rows need that are as long as the host knows. */
-static tamis_status queue_cut_tiles(const layer_run *run, int64_t units, tamis_error *error) {
+static tamis_status queue_cut_tiles(const tamis_layer_run *run, int64_t units, tamis_error *error) {
     row_tile t = tile_at(run, run->first, run->end - run->first);
     const int64_t each = maxima_units(run),
                   tiles = tamis_tiles_of(t.rows.count * each, each, units);
-    TAMIS_TRY(queue_cut(run, &t, tiles, error));
+    TAMIS_TRY(tamis_cuda_queue_cut(run, &t.rows, longest(run), tiles, error));
     t.of.starts = run->plan->tile_starts;
     t.of.at = run->plan->tile_at;
     for (; t.of.index < tiles; t.of.index++) {
@@ -493,7 +369,7 @@ static tamis_status queue_cut_tiles(const layer_run *run, int64_t units, tamis_e
 }
 
 /* The device need not cut what fits, and cannot where hardly a run of rows does. */
-static tamis_status queue_stretch(layer_run *run, tamis_error *error) {
+static tamis_status queue_stretch(tamis_layer_run *run, tamis_error *error) {
     const int64_t rows = run->end - run->first, each = maxima_units(run);
     const int64_t units = run->plan->room.maxima / TAMIS_MAXIMA_UNIT;
     if (rows * each <= units || 2 * TAMIS_TILE_RUN * each > units) {
@@ -507,11 +383,11 @@ static tamis_status queue_stretch(layer_run *run, tamis_error *error) {
 
 tamis_status tamis_cuda_source_run(tamis_cuda_plan *plan, const tamis_step *step,
                                    const tamis_layer_args *args, void *stream, tamis_error *error) {
-    layer_run run;
+    tamis_layer_run run;
     TAMIS_TRY(begin(plan, step, args, 0, stream, &run, error));
-    TAMIS_TRY(queue_gate(&run, error));
+    TAMIS_TRY(tamis_cuda_queue_gate(&run, error));
     if (run.decoded) {
-        TAMIS_TRY(queue_raise(&run, error));
+        TAMIS_TRY(tamis_cuda_queue_raise(&run, error));
     }
     const int64_t rows = run.end;
     for (; run.first < rows; run.first = run.end) {
@@ -519,15 +395,16 @@ tamis_status tamis_cuda_source_run(tamis_cuda_plan *plan, const tamis_step *step
         run.end = run.first + (left < most ? left : most);
         TAMIS_TRY(queue_stretch(&run, error));
     }
-    return run.layer.role.role == TAMIS_ROLE_SOURCE ? queue_stamp(&run, error) : TAMIS_OK;
+    return run.layer.role.role == TAMIS_ROLE_SOURCE ? tamis_cuda_queue_stamp(&run, error)
+                                                    : TAMIS_OK;
 }
 
 tamis_status tamis_cuda_consumer_run(tamis_cuda_plan *plan, const tamis_step *step,
                                      const tamis_layer_args *args, void *stream,
                                      tamis_error *error) {
-    layer_run run;
+    tamis_layer_run run;
     TAMIS_TRY(begin(plan, step, args, 1, stream, &run, error));
-    TAMIS_TRY(queue_gate(&run, error));
+    TAMIS_TRY(tamis_cuda_queue_gate(&run, error));
     if (run.sparse) {
         TAMIS_TRY(queue_listed(&run, published, sparse_tile, error));
     }
