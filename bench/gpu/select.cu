@@ -22,9 +22,11 @@ constexpr int kMultiprocessors = 132;
 
 /* ---- scores of many kinds ---- */
 
-const char *const kinds[] = {"normal",   "all equal", "some NaN", "all -inf", "few values",
-                             "last bit", "any size",  "any bits", "all NaN",  "ascending",
-                             "mostly 0", "one above", "-0 and 0", "negative", "descending"};
+const char *const kinds[] = {"normal",        "all equal", "some NaN",   "all -inf",
+                             "few values",    "last bit",  "any size",   "any bits",
+                             "all NaN",       "ascending", "mostly 0",   "one above",
+                             "-0 and 0",      "negative",  "descending", "best outside the sample",
+                             "best inside it"};
 constexpr int kKinds = sizeof kinds / sizeof *kinds;
 
 float score_of(int kind, int64_t i, int64_t n, random_bits &bits) {
@@ -59,6 +61,10 @@ float score_of(int kind, int64_t i, int64_t n, random_bits &bits) {
         return -5.0f + normal;
     case 14:
         return -(float)i;
+    case 15: /* publish.cu's: 16 of 128 */
+        return i % 128 < 16 ? normal : normal + 10.0f;
+    case 16:
+        return i % 128 < 16 ? normal + 10.0f : normal;
     default:
         return normal;
     }

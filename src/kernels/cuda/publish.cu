@@ -3,9 +3,10 @@
  * publish.cu: the best blocks of each row, the newest always among them, as one list or two.
  *
  * By one CTA maxima are read twice: for a bound that enough blocks reach (each thread keeps eight
- * of its best), then for the candidates at or above it, few more than are wanted. Where those do
- * not fit (scores mostly equal), the cut is found over the maxima themselves. By a cluster of CTAs
- * they are read once and stay in registers.
+ * of its best), then for the candidates at or above it, few more than are wanted. Of long rows the
+ * bound is first guessed from a sample, and found over all where candidates say that it was a bad
+ * guess. Where candidates do not fit (scores mostly equal), the cut is found over the maxima
+ * themselves. By a cluster of CTAs they are read once and stay in registers.
  */
 #include "pool.cuh"
 #include "publish_args.h"
@@ -14,6 +15,8 @@
 namespace tamis {
 
 constexpr int kPublishThreads = 512, kBoundLists = 2, kBoundLevels = 4, kAtOnce = 8;
+/* Maxima of a row from which a bound, and a guess of it, cost less than they save. */
+constexpr int kBounded = 7424, kGuessed = 16384;
 constexpr int kCandidates = 8192, kListBytes = kCandidates * 8, kMostBlocks = TAMIS_MAX_TOPK + 1;
 
 /* A row's blocks as keys. */
@@ -27,6 +30,19 @@ struct Maxima {
     }
     __device__ uint32_t key_of(int i, float value) const {
         return i >= n ? 0 : i == n - 1 ? newest : pool_key(value);
+    }
+};
+
+/* One in eight of a row's maxima, sixteen neighbours at a time, without the newest. */
+struct Sample {
+    const float *line;
+    int n;
+
+    __device__ float load(int i) const {
+        return i < n ? line[i / 16 * 128 + i % 16] : 0.0f;
+    }
+    __device__ uint32_t key_of(int i, float value) const {
+        return i >= n ? 0 : pool_key(value);
     }
 };
 
@@ -92,7 +108,8 @@ __device__ inline uint32_t kept_above(PublishShared<kPublishThreads> &s,
 /* A key that `want` of the maxima reach and, as a rule, few more; or 1. Threads keep the best of
  * each of their lists, at least twice as many in all as are wanted, and halve between the least and
  * the largest of these. */
-__device__ inline uint32_t bound_of_maxima(PublishShared<kPublishThreads> &s, const Maxima &maxima,
+template <class View>
+__device__ inline uint32_t bound_of_maxima(PublishShared<kPublishThreads> &s, const View &maxima,
                                            uint32_t want) {
     constexpr int kWarps = kPublishThreads / 32;
     const int lane = threadIdx.x & 31, warp = threadIdx.x / 32;
@@ -274,14 +291,28 @@ extern "C" __global__ void __launch_bounds__(tamis::kPublishThreads, 2)
         if (a.zeroed && threadIdx.x == 0) {
             a.zeroed[r] = 0;
         }
-        const uint32_t bound =
-            maxima.n > tamis::kCandidates ? tamis::bound_of_maxima(s, maxima, most) : 1;
-        const uint32_t count = tamis::visit_in_order(s, maxima, {bound - 1, 0, 0},
-                                                     [&](int i, uint32_t rank, uint32_t key) {
-                                                         if (rank < tamis::kCandidates) {
-                                                             candidates[rank] = {key, (uint32_t)i};
-                                                         }
-                                                     });
+        auto list = [&](uint32_t low) {
+            return tamis::visit_in_order(s, maxima, {low - 1, 0, 0},
+                                         [&](int i, uint32_t rank, uint32_t key) {
+                                             if (rank < tamis::kCandidates) {
+                                                 candidates[rank] = {key, (uint32_t)i};
+                                             }
+                                         });
+        };
+        uint32_t bound = 1, count = 0;
+        const bool guesses = maxima.n >= tamis::kGuessed;
+#pragma unroll 1
+        for (int turn = guesses ? 0 : 1; turn < 2 && (count < most || count > tamis::kCandidates);
+             turn++) {
+            if (turn == 0) {
+                const tamis::Sample sample = {maxima.line, (maxima.n - 1) / 128 * 16};
+                /* By 1.7 times as many as are wanted: neighbours are alike. */
+                bound = tamis::bound_of_maxima(s, sample, most / 8 + most / 11);
+            } else if (maxima.n > tamis::kBounded) {
+                bound = tamis::bound_of_maxima(s, maxima, most);
+            }
+            count = list(bound);
+        }
         for (int l = 0; l < 2 && a.list[l].width > 0; l++) {
             tamis::write_best(s, a, a.list[l], r, row, maxima,
                               {candidates, count, bound, TAMIS_KEY_PINNED});
