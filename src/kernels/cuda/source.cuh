@@ -393,32 +393,62 @@ __device__ inline void score_run(const tamis_mqa_logits_args &a, const Run &run,
     }
 }
 
-/*
- * The CTA's share of kWaveRows rows. many.score(run, first, end) does tiles of a run of more than
- * kFewRows rows, and says whether a position was wide; many.publish() follows writes of s.codes.
- */
-template <bool kLogits, class Many>
-__device__ inline void source_wave(const tamis_mqa_logits_args &a, int64_t wave, SourceShared &s,
-                                   const Many &many) {
-    const int64_t all = scan_wave(a, wave, s), next = (int64_t)blockIdx.x + 1;
-    const int64_t lo = all / gridDim.x * blockIdx.x + all % gridDim.x * blockIdx.x / gridDim.x;
-    const int64_t hi = all / gridDim.x * next + all % gridDim.x * next / gridDim.x;
+/* Scans rows of a wave, kSourceThreads from `base` on, those among which unit `lo` is, or later
+ * ones up to unit `hi`. `at`: units before them. false: there are none. */
+__device__ inline bool scan_to(const tamis_mqa_logits_args &a, int64_t wave, int64_t lo, int64_t hi,
+                               int &base, int64_t &at, SourceShared &s) {
     const int64_t rows = min(s.rows.end - wave, (int64_t)kWaveRows);
-    int64_t at = 0, here; /* units before, and of, the rows from `base` on */
-    for (int base = 0; base < rows && at < hi; base += kSourceThreads, at += here) {
-        here = 0;
+    for (; base < rows && at < hi; base += kSourceThreads) {
+        int64_t here = 0;
         for (int i = base / 32; i < (base + kSourceThreads) / 32 && 32 * i < rows; i++) {
             here += s.chunks[i];
         }
-        if (at + here <= lo) {
-            continue;
+        if (at + here > lo) {
+            scan_rows(a, wave + base, s);
+            return true;
         }
-        scan_rows(a, wave + base, s);
-        int i = 0; /* the last row that begins by lo */
-        for (int step = kSourceThreads / 2; step > 0; step /= 2) {
-            i += at + s.before[i + step] <= lo ? step : 0;
-        }
-        for (; i < kSourceThreads && at + s.before[i] < hi; i++) {
+        at += here;
+    }
+    return false;
+}
+
+/* The last of the scanned rows that begins by unit `lo` of them. */
+__device__ inline int begun_by(int64_t lo, const SourceShared &s) {
+    int i = 0;
+    for (int step = kSourceThreads / 2; step > 0; step /= 2) {
+        i += s.before[i + step] <= lo ? step : 0;
+    }
+    return i;
+}
+
+/*
+ * Where a CTA begins its units lo .. hi - 1, to do those before that last: at a multiple of its
+ * share of tiles, or with a run. All CTAs then go through the same parts of their runs at a time,
+ * and what one has read the others find in L2. Where K stays there anyway, at lo.
+ */
+__device__ inline int64_t turn_of(const tamis_mqa_logits_args &a, int64_t wave, int64_t all,
+                                  int64_t lo, int64_t hi, SourceShared &s) {
+    const int64_t rows = min(s.rows.end - wave, (int64_t)kWaveRows);
+    const int64_t share = (hi - lo) / kManyCost * kManyCost;
+    int64_t at = 0;
+    int base = 0;
+    if (all / rows < kFarUnits || share == 0 || !scan_to(a, wave, lo, hi, base, at, s)) {
+        return lo;
+    }
+    const int i = begun_by(lo - at, s);
+    const int64_t from = at + s.before[i];
+    const int64_t turn = from + min((lo - from + share - 1) / share * share, (int64_t)s.units[i]);
+    __syncthreads(); /* s.before and others are written again */
+    return turn < hi ? turn : lo;
+}
+
+/* Units lo .. hi - 1 of kWaveRows rows. */
+template <bool kLogits, class Many>
+__device__ inline void score_units(const tamis_mqa_logits_args &a, int64_t wave, int64_t lo,
+                                   int64_t hi, SourceShared &s, const Many &many) {
+    int64_t at = 0;
+    for (int base = 0; scan_to(a, wave, lo, hi, base, at, s); base += kSourceThreads) {
+        for (int i = begun_by(lo - at, s); i < kSourceThreads && at + s.before[i] < hi; i++) {
             const int32_t units = s.units[i];
             const int64_t from = at + s.before[i];
             if (from + units <= lo) {
@@ -434,7 +464,25 @@ __device__ inline void source_wave(const tamis_mqa_logits_args &a, int64_t wave,
                 score_run<kLogits>(a, run, first, end, s, many);
             }
         }
+        at += s.before[kSourceThreads - 1] + s.units[kSourceThreads - 1];
         __syncthreads(); /* s.units and others are written again */
+    }
+}
+
+/*
+ * The CTA's share of kWaveRows rows. many.score(run, first, end) does tiles of a run of more than
+ * kFewRows rows, and says whether a position was wide; many.publish() follows writes of s.codes.
+ */
+template <bool kLogits, class Many>
+__device__ inline void source_wave(const tamis_mqa_logits_args &a, int64_t wave, SourceShared &s,
+                                   const Many &many) {
+    const int64_t all = scan_wave(a, wave, s), next = (int64_t)blockIdx.x + 1;
+    const int64_t lo = all / gridDim.x * blockIdx.x + all % gridDim.x * blockIdx.x / gridDim.x;
+    const int64_t hi = all / gridDim.x * next + all % gridDim.x * next / gridDim.x;
+    const int64_t turn = turn_of(a, wave, all, lo, hi, s);
+#pragma unroll 1
+    for (int part = 0; part < (turn > lo ? 2 : 1); part++) {
+        score_units<kLogits>(a, wave, part ? lo : turn, part ? turn : hi, s, many);
     }
 }
 

@@ -17,6 +17,8 @@ constexpr int kSourceThreads = 256, kSourceWarps = 8;
 constexpr int kSourceTile = 64;  /* positions */
 constexpr int kWaveRows = 16384; /* shared out at a time */
 constexpr int kManyCost = 4;     /* of a tile for a run, in tiles for one row */
+/* Units of a row, on average, whose K does not stay in L2: 2^18 positions, in whole runs. */
+constexpr int64_t kFarUnits = (1 << 18) / kSourceTile * kManyCost / kRunRows;
 
 /* Neighbouring rows of one request and start. */
 struct Run {
