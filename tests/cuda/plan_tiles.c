@@ -2,7 +2,8 @@
 /*
  * plan_tiles.c: sources in tiles and stretches of rows, in rooms far smaller than a plan's own, so
  * that few rows take many: the bytes of plans on the CPU, whatever the rows' lengths are and a
- * graph's replays make of them. gpu_plan_tiles NAME runs one of: stretches, mixed, graph.
+ * graph's replays make of them. And lists of rows so long that their best blocks are guessed from a
+ * sample. gpu_plan_tiles NAME runs one of: stretches, mixed, far, graph, guesses.
  */
 #include "plan_device.h"
 
@@ -116,6 +117,17 @@ static void mixed(void **state) {
     }
 }
 
+/* Rows so long that K does not stay in L2: CTAs then begin inside their shares (source.cuh). */
+static void far(void **state) {
+    static const request pages[] = {{270000, 24}}, decoded[] = {{263000, 128}};
+    static const shape sizes = {TAMIS_K_MXFP4_PAGE,  64, 32, 128, 48, 40, 8, 1,
+                                TAMIS_NUMERICS_EXACT};
+    (void)state;
+    seed(330);
+    compare(close_layers(sizes, pages, 1), 0, rooms[0], "far, from pages");
+    compare(close_layers(sizes, decoded, 1), 0, rooms[2], "far, decoded");
+}
+
 /* ---- graphs ---- */
 
 static void queue_all(scene *s, const tamis_step *step) {
@@ -191,8 +203,81 @@ static void graph(void **state) {
     }
 }
 
+/* ---- guesses ---- */
+
+/* Block maxima for which a sample of sixteen in 128 says what is so, too little, too much, all too
+ * much, and nothing. */
+static float maximum_of(int kind, int64_t i) {
+    const float any = (float)random_below(1 << 24) / (1 << 24);
+    switch (kind) {
+    case 0:
+        return any;
+    case 1:
+        return any + (i % 128 < 16 ? 0.0f : 2.0f);
+    case 2:
+        return any + (i % 128 < 16 ? 2.0f : 0.0f);
+    case 3:
+        return (float)i;
+    default:
+        return random_below(8) ? 1.0f : float_of(0x7FC00000u);
+    }
+}
+
+static void lists_of(tamis_backend *backend, tamis_publish_args a, const char *what) {
+    tamis_error e = {0};
+    const int64_t ids = a.rows.count * a.blocks_stride;
+    int32_t *want = fresh(ids * 4), *got = fresh(ids * 4);
+    a.blocks = want;
+    succeeded(tamis_publish(backend, &a, 0, 1, &e), &e, __LINE__);
+    a.rows.ke = gpu_copy(a.rows.ke, a.rows.count * 4);
+    a.block_max = gpu_copy(a.block_max, a.rows.count * a.block_max_stride * 4);
+    a.blocks = gpu_copy(got, ids * 4);
+    succeeded(tamis_cuda_publish(device.cuda, &a, device.stream, &e), &e, __LINE__);
+    gpu_sync();
+    gpu_read(got, a.blocks, ids * 4);
+    if (memcmp(got, want, (size_t)(ids * 4)) != 0) {
+        fail_msg("%s, of %d blocks: other lists", what, a.topk_blocks);
+    }
+}
+
+static void guesses(void **state) {
+    enum { ROWS = 20, BLOCKS = 131072 }; /* more rows than clusters take */
+    static const char *const kinds[] = {"as the sample", "outside of the sample", "inside it",
+                                        "ascending", "equal and NaN"};
+    tamis_error e = {0};
+    tamis_backend *backend;
+    (void)state;
+    seed(360);
+    succeeded(tamis_backend_create("auto", &backend, &e), &e, __LINE__);
+    for (int kind = 0; kind < COUNT(kinds); kind++) {
+        tamis_publish_args a;
+        tamis_publish_args_default(&a);
+        int32_t *ke = fresh(ROWS * 4);
+        float *maxima = fresh((int64_t)ROWS * BLOCKS * 4);
+        for (int64_t i = 0; i < (int64_t)ROWS * BLOCKS; i++) {
+            maxima[i] = maximum_of(kind, i % BLOCKS);
+        }
+        for (int32_t r = 0; r < ROWS; r++) {
+            ke[r] = r % 4 ? BLOCKS * 8 - r * r * 1000 : 32768 * 8 - 12 + r;
+        }
+        a.block_size = 8;
+        a.rows.count = ROWS;
+        a.rows.ke = ke;
+        a.block_max = maxima;
+        a.block_max_stride = BLOCKS;
+        for (a.topk_blocks = 2048; a.topk_blocks > 0; a.topk_blocks /= 45) {
+            a.blocks_stride = a.topk_blocks;
+            lists_of(backend, a, kinds[kind]);
+        }
+        gpu_release();
+    }
+    tamis_backend_destroy(backend);
+    release();
+}
+
 static const struct CMUnitTest list[] = {cmocka_unit_test(stretches), cmocka_unit_test(mixed),
-                                         cmocka_unit_test(graph)};
+                                         cmocka_unit_test(far), cmocka_unit_test(graph),
+                                         cmocka_unit_test(guesses)};
 
 int main(int argc, char **argv) {
     return gpu_main(list, COUNT(list), "gpu_plan_tiles", argc, argv);
