@@ -45,7 +45,8 @@ cmake -S "$root" -B "$build" -G Ninja -DTAMIS_CUDA=on >"$build.log" 2>&1 || {
 rm -f "$build.log"
 started=$(date +%s)
 cmake --build "$build" -j "$jobs" --target gpu_harness gpu_hostile gpu_properties gpu_indexer \
-    gpu_plan_same gpu_plan_guard gpu_plan_raised gpu_pitfalls gpu_runtime tamis_command >"$build/build.txt" 2>&1 || {
+    gpu_plan_same gpu_plan_guard gpu_plan_raised gpu_plan_tiles gpu_pitfalls gpu_runtime \
+    tamis_command >"$build/build.txt" 2>&1 || {
     tail -n 40 "$build/build.txt"
     exit 1
 }
@@ -118,12 +119,13 @@ sanitize() {
     fi
     routes= # many rows: the longest by far, so first, and for one tool only
     [ "$tool" != memcheck ] || routes="routes order"
-    for name in $routes $stages levels stages pages rows tiles stamps hostile bytes falling; do
+    for name in $routes $stages levels stages pages rows tiles stamps hostile bytes falling small; do
         case $name in
         levels | stages) echo "gpu_hostile $name" ;;
         pages | rows | routes | tiles) echo "gpu_plan_same $name" ;;
         stamps | hostile) echo "gpu_plan_guard $name" ;;
         bytes | falling | order) echo "gpu_plan_raised $name" ;;
+        small) echo "gpu_plan_tiles $name" ;;
         *) echo "gpu_harness $name few" ;;
         esac
     done | xargs -P $(((jobs + 1) * 2 / 3)) -I@ sh -c "set -- @; timeout 240 compute-sanitizer --tool $tool --error-exitcode 9 \

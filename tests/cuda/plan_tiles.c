@@ -3,7 +3,7 @@
  * plan_tiles.c: sources in tiles and stretches of rows, in rooms far smaller than a plan's own, so
  * that few rows take many: the bytes of plans on the CPU, whatever the rows' lengths are and a
  * graph's replays make of them. And lists of rows so long that their best blocks are guessed from a
- * sample. gpu_plan_tiles NAME runs one of: stretches, mixed, far, graph, guesses.
+ * sample. gpu_plan_tiles NAME runs one of: small, stretches, mixed, far, graph, guesses.
  */
 #include "plan_device.h"
 
@@ -80,6 +80,17 @@ static void compare(layers *l, int64_t max_context, room to, const char *what) {
     }
     assert_int_equal(tamis_cuda_plan_status(s.plan), TAMIS_CUDA_PLAN_GOOD);
     scene_end(&s);
+}
+
+/* Few enough for compute-sanitizer's tools. */
+static void small(void **state) {
+    static const request few[] = {{150, 1}, {203, 4}, {96, 20}, {0, 0}, {30, 30}};
+    static const shape sizes = {TAMIS_K_MXFP4_PAGE, 16, 4, 64, 16, 6, 8, 1, TAMIS_NUMERICS_EXACT};
+    (void)state;
+    for (int i = 0; i < COUNT(rooms); i++) {
+        seed(295 + (uint64_t)i);
+        compare(layers_make(sizes, few, COUNT(few)), 0, rooms[i], "small");
+    }
 }
 
 /* Every route of a layer's own selection: by groups and not, from pages and from decoded K. */
@@ -275,9 +286,9 @@ static void guesses(void **state) {
     release();
 }
 
-static const struct CMUnitTest list[] = {cmocka_unit_test(stretches), cmocka_unit_test(mixed),
-                                         cmocka_unit_test(far), cmocka_unit_test(graph),
-                                         cmocka_unit_test(guesses)};
+static const struct CMUnitTest list[] = {cmocka_unit_test(small), cmocka_unit_test(stretches),
+                                         cmocka_unit_test(mixed), cmocka_unit_test(far),
+                                         cmocka_unit_test(graph), cmocka_unit_test(guesses)};
 
 int main(int argc, char **argv) {
     return gpu_main(list, COUNT(list), "gpu_plan_tiles", argc, argv);
