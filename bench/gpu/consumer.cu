@@ -237,7 +237,7 @@ bool check_all() {
         s.local = i % 3 - 1;
         s.scales = i / 2 % 3;
         s.weights = i / 5 % 2;
-        s.codes = i % 11 == 4;
+        s.codes = i % 13 == 4;
         s.physical = i / 3 % 2 && s.local >= 0;
         s.bf16 = i % 13 == 5;
         s.round = i % 4 == 3;

@@ -2,8 +2,8 @@
 /*
  * plan_raised.c: K that device plans decode once (raised_k.h): its places and bytes against the
  * definition, the selections against plans on the CPU, and that K of another step, layer or table
- * is never read. gpu_plan_raised NAME runs one of: bytes, same, released, falling, order, forged,
- * graphs.
+ * is never read. gpu_plan_raised NAME runs one of: bytes, same, released, falling, ties, order,
+ * forged, graphs.
  */
 #include <math.h>
 
@@ -241,6 +241,34 @@ static void falling(void **state) {
     falling_rows(130); /* two */
 }
 
+/* Most positions score 0, as many as the cut: the lowest of them are selected, however early a
+ * floor is guessed. */
+static void tied(const request *requests, int32_t count, int32_t topk, int32_t blocks) {
+    shape s = {TAMIS_K_MXFP4_PAGE, 64, 32, 128, topk, blocks, 8, 1, TAMIS_NUMERICS_EXACT};
+    layers *l = close_layers(s, requests, count);
+    for (int k = 0; k < 2; k++) {
+        const tamis_k_cache *c = &l->keys[k].cache;
+        for (int64_t i = 0; i < c->size * c->page_size; i++) {
+            if (random_below(50) != 0) {
+                memset(c->codes + i / c->page_size * c->stride + i % c->page_size * 64, 0, 64);
+            }
+        }
+    }
+    compare_layers(l, TAMIS_SPARSE_ON, 20000, "ties");
+}
+
+static void ties(void **state) {
+    static const request many[] = {{9000, 264}}, few[] = {{9000, 130}},
+                         from_pages[] = {{9000, 70}, {8000, 70}, {9000, 70}, {7000, 70}},
+                         released[] = {{17000, 270}};
+    (void)state;
+    seed(268);
+    tied(many, COUNT(many), 200, 600);
+    tied(few, COUNT(few), 200, 600);
+    tied(from_pages, COUNT(from_pages), 200, 600);
+    tied(released, COUNT(released), 512, 2048);
+}
+
 /* ---- whose K it is ---- */
 
 /* Other layers between a source and its consumers, each decoding K of its own over the source's. */
@@ -415,13 +443,10 @@ static void graphs_replayed(void **state) {
 }
 
 static const struct CMUnitTest list[] = {
-    cmocka_unit_test(bytes),
-    cmocka_unit_test(same),
-    cmocka_unit_test(released),
-    cmocka_unit_test(falling),
-    cmocka_unit_test(order),
-    cmocka_unit_test(forged),
-    {"graphs", graphs_replayed, NULL, NULL, NULL},
+    cmocka_unit_test(bytes),    cmocka_unit_test(same),
+    cmocka_unit_test(released), cmocka_unit_test(falling),
+    cmocka_unit_test(ties),     cmocka_unit_test(order),
+    cmocka_unit_test(forged),   {"graphs", graphs_replayed, NULL, NULL, NULL},
 };
 
 int main(int argc, char **argv) {

@@ -148,11 +148,13 @@ template <int kEach> struct Share {
 
 /*
  * Thins the pool to its best `want` at least and at most `most`, and spreads them over the
- * segments, which have up to 32 kEach. Whole CTA, from a barrier to a barrier.
+ * segments, which have up to 32 kEach. Of scores equal to the cut, which may be any number, it
+ * keeps all that can be among the best topk: up to topk in all. want <= topk. Whole CTA, from a
+ * barrier to a barrier.
  */
 template <int kEach, int kWarps>
 __device__ inline void thin(uint32_t (&sums)[2][kWarps], RowPool<kWarps> &pool, Best &best,
-                            uint32_t want, uint32_t most) {
+                            uint32_t want, uint32_t most, uint32_t topk) {
     const uint32_t lane = threadIdx.x & 31, warp = threadIdx.x / 32;
     const Share<kEach> share(pool, best.count);
     uint32_t which = 1, top = __reduce_max_sync(kAll, share.top());
@@ -180,13 +182,13 @@ __device__ inline void thin(uint32_t (&sums)[2][kWarps], RowPool<kWarps> &pool, 
         }
     }
     uint32_t last = 0xFFFFu; /* of those equal to the cut, columns up to this one */
-    if (all > most) {
+    if (all > most && all > topk) {
         uint32_t first = 0;
 #pragma unroll 1
         while (first < last) {
             const uint32_t middle = (first + last) / 2;
             const uint32_t n = sum_of_cta(sums, share.equal(bottom, middle), which ^= 1);
-            if (n < want - above) {
+            if (n < topk - above) {
                 first = middle + 1;
             } else {
                 last = middle;

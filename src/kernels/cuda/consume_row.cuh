@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * consume_row.cuh: a consumer's row by a warpgroup, around what scores its blocks: the query as the
- * B matrix of wgmma, and the best candidates as the row's selection. For rows of the exact class
- * whose spans are at most 3.
+ * consume_row.cuh: a consumer's row by a CTA of warpgroups, around what scores its blocks: the
+ * query as the B matrix of wgmma, and the best candidates as the row's selection. For rows of the
+ * exact class whose spans are at most 3.
  */
 #ifndef TAMIS_CUDA_CONSUME_ROW_CUH
 #define TAMIS_CUDA_CONSUME_ROW_CUH
@@ -175,9 +175,9 @@ __device__ inline void make_room(RowShared<kWarps> &s, Segment &segment, Best &b
         best.count = segment.count();
         best.guessed |= want < topk;
         if (sample) {
-            thin<kFew>(s.sums, s.pool, best, want, want + want / 4);
+            thin<kFew>(s.sums, s.pool, best, want, want + want / 4, topk);
         } else {
-            thin<kSegment / 32>(s.sums, s.pool, best, want, want + want / 4);
+            thin<kSegment / 32>(s.sums, s.pool, best, want, want + want / 4, topk);
         }
         segment.restart(best.count);
     }
@@ -187,9 +187,9 @@ __device__ inline void make_room(RowShared<kWarps> &s, Segment &segment, Best &b
 template <int kWarps>
 __device__ inline void thin_to(RowShared<kWarps> &s, Best &best, uint32_t topk) {
     if (__syncthreads_or(best.count > 32 * kFew)) {
-        thin<kSegment / 32>(s.sums, s.pool, best, topk, topk);
+        thin<kSegment / 32>(s.sums, s.pool, best, topk, topk, topk);
     } else {
-        thin<kFew>(s.sums, s.pool, best, topk, topk);
+        thin<kFew>(s.sums, s.pool, best, topk, topk, topk);
     }
 }
 
