@@ -66,7 +66,8 @@ __device__ inline bool run_at(const tamis_mqa_logits_args &a, int64_t end, int64
     const int lane = threadIdx.x & 31;
     const bool in = r < end;
     const int32_t length = in ? source_length(a, r) : 0;
-    const int32_t request = !in ? -1 : a.rows.request ? max(a.rows.request[r], 0) : 0;
+    /* A row that sees nothing may be padding, which has no query to load. */
+    const int32_t request = length == 0 ? -1 : a.rows.request ? max(a.rows.request[r], 0) : 0;
     const int32_t start = in && a.rows.ks ? a.rows.ks[r] : 0;
     int32_t request_before = __shfl_up_sync(kAll, request, 1);
     int32_t start_before = __shfl_up_sync(kAll, start, 1);
