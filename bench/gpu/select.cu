@@ -6,25 +6,27 @@
  *   nvcc -O3 -std=c++17 -fmad=false -gencode=arch=compute_90a,code=sm_90a -Iinclude -Isrc \
  *       bench/gpu/select.cu -o select
  * Times are medians of CUDA events around a graph of one launch; between two runs 512 MiB are
- * written, so that no input is in L2. select check | time | decode [smxx | sm90]; few:
- * decode's check alone; small: two rows of it, for compute-sanitizer; wild: no query behind a row.
+ * written, so that no input is in L2. select check | time | decode
  */
 #include "call.cuh"
 
 #include "kernels/cuda/consume.cu"
 #include "kernels/cuda/decode.cu"
-#include "kernels/cuda/decode_sm90.cu"
 #include "kernels/cuda/publish.cu"
 #include "kernels/cuda/sparse_mqa_logits.cu"
 #include "kernels/cuda/topk.cu"
 
 namespace {
 
+constexpr int kMultiprocessors = 132;
+
 /* ---- scores of many kinds ---- */
 
-const char *const kinds[] = {"normal",   "all equal", "some NaN", "all -inf", "few values",
-                             "last bit", "any size",  "any bits", "all NaN",  "ascending",
-                             "mostly 0", "one above", "-0 and 0", "negative", "descending"};
+const char *const kinds[] = {"normal",        "all equal", "some NaN",   "all -inf",
+                             "few values",    "last bit",  "any size",   "any bits",
+                             "all NaN",       "ascending", "mostly 0",   "one above",
+                             "-0 and 0",      "negative",  "descending", "best outside the sample",
+                             "best inside it"};
 constexpr int kKinds = sizeof kinds / sizeof *kinds;
 
 float score_of(int kind, int64_t i, int64_t n, random_bits &bits) {
@@ -59,6 +61,10 @@ float score_of(int kind, int64_t i, int64_t n, random_bits &bits) {
         return -5.0f + normal;
     case 14:
         return -(float)i;
+    case 15: /* publish.cu's: 16 of 128 */
+        return i % 128 < 16 ? normal : normal + 10.0f;
+    case 16:
+        return i % 128 < 16 ? normal + 10.0f : normal;
     default:
         return normal;
     }
@@ -274,37 +280,17 @@ void check_publish(int kind, int blocks, int width, int own, bool team, int vari
 
 /* ---- a consumer of few rows ---- */
 
-struct Form {
-    const char *name;
-    void (*kernel)(tamis_sparse_mqa_logits_args, tamis_selection, uint32_t *, const int32_t *,
-                   tamis_split);
-    int groups;
-} const forms[] = {{"smxx", tamis_consume_split_smxx, 0}, {"sm90", tamis_consume_split_sm90, 1}};
-
-tamis_split shape_of(const Form &form, const tamis_sparse_mqa_logits_args &a, int parts) {
-    return tamis_split_of(a.width, parts, a.logits_stride, a.rows.page_table_width * a.k.page_size,
-                          form.groups);
+void split(const tamis_sparse_mqa_logits_args &a, const tamis_selection &out, uint32_t *done,
+           int parts, int steps, cudaStream_t stream = 0) {
+    tamis_consume_split_smxx<<<dim3((unsigned)parts, (unsigned)a.rows.count), tamis::kSplitThreads,
+                               0, stream>>>(a, out, done, nullptr, steps);
 }
 
-void launch(const Form &form, const tamis_sparse_mqa_logits_args &a, const tamis_selection &out,
-            uint32_t *done, int parts, const tamis_split &shape, cudaStream_t stream = 0) {
-    form.kernel<<<dim3((unsigned)parts, (unsigned)a.rows.count), tamis::kSplitThreads,
-                  (size_t)tamis_split_bytes(&shape, form.groups), stream>>>(a, out, done, nullptr,
-                                                                            shape);
-}
-
-int64_t scratch_stride(int64_t width) {
-    return (width + 3) / 4 * 32 + TAMIS_SPLIT_WORDS;
-}
-
-void check_decode(const Shape &s, uint64_t seed, const Form &form) {
+void check_decode(const Shape &s, uint64_t seed) {
     Call c;
     make(c, s, seed);
     Outputs want = outputs_of(c, s), got = outputs_of(c, s);
     uint32_t *done = c.keep(on_device(std::vector<uint32_t>((size_t)s.rows, 0u)));
-    if (seed % 5 == 2 && s.rows > 1) { /* a row that sees nothing */
-        CHECK(cudaMemset((void *)(c.score.rows.ke + 1), 0, 4));
-    }
     c.score.logits = want.logits;
     tamis_sparse_mqa_logits_smxx_h32_d128<<<dim3(4, (unsigned)s.rows), 128>>>(c.score);
     /* topk takes every listed column: those past the count must not name blocks there. */
@@ -318,7 +304,7 @@ void check_decode(const Shape &s, uint64_t seed, const Form &form) {
             lists[(size_t)(r * s.width + i)] = -1;
         }
     }
-    const int64_t stride = scratch_stride(s.width);
+    const int64_t stride = (c.columns + 31) / 32 * 32;
     auto *scratch =
         c.keep(on_device(std::vector<uint32_t>((size_t)(s.rows * stride), 0x5A5A5A5Au)));
     c.topk.blocks = c.keep(on_device(lists));
@@ -326,63 +312,27 @@ void check_decode(const Shape &s, uint64_t seed, const Form &form) {
     c.topk.selection = want.selection;
     tamis_topk_smxx<<<(unsigned)s.rows, tamis::kSelectThreads>>>(c.topk, 0, INT32_MAX);
     int64_t n = (int64_t)s.rows * s.topk;
-    for (int parts : {1, 2, 3, 8, 16, 44, 66, 132}) {
-        for (int slots : {8192, 6, 0}) { /* as many as fit; so few that they do not serve; none */
-            if (slots != 8192 && parts != 3 && parts != 132) {
-                continue;
-            }
-            CHECK(cudaMemset(got.logits, 0xA5, (size_t)got.logits_bytes));
-            CHECK(cudaMemset(got.selection.positions, 0xA5, (size_t)n * 4));
-            CHECK(cudaMemset(got.selection.slots, 0xA5, (size_t)n * 8));
-            CHECK(cudaMemset(got.selection.scores, 0xA5, (size_t)n * 4));
-            CHECK(cudaMemset(got.selection.counts, 0xA5, (size_t)s.rows * 4));
-            c.score.logits = scratch;
-            c.score.logits_stride = stride;
-            tamis_split shape = shape_of(form, c.score, parts);
-            shape.slots = std::min(slots, shape.slots);
-            launch(form, c.score, got.selection, done, parts, shape);
-            CHECK(cudaDeviceSynchronize());
-            bool good = true;
-            good &= same("counts", want.selection.counts, got.selection.counts, s.rows, 1, s);
-            good &=
-                same("positions", want.selection.positions, got.selection.positions, n, s.topk, s);
-            good &= same("slots", want.selection.slots, got.selection.slots, n, s.topk, s);
-            good &= same("selected scores", (uint32_t *)want.selection.scores,
-                         (uint32_t *)got.selection.scores, n, s.topk, s);
-            if (!good) {
-                printf("  parts %d slots %d rows %d counts %d local %d codes %d\n", parts, slots,
-                       s.rows, s.counts, s.local, s.codes);
-            }
-            failures += !good;
-        }
+    for (int parts : {1, 3, 16, 132}) {
+        CHECK(cudaMemset(got.logits, 0xA5, (size_t)got.logits_bytes));
+        CHECK(cudaMemset(got.selection.positions, 0xA5, (size_t)n * 4));
+        CHECK(cudaMemset(got.selection.slots, 0xA5, (size_t)n * 8));
+        CHECK(cudaMemset(got.selection.scores, 0xA5, (size_t)n * 4));
+        CHECK(cudaMemset(got.selection.counts, 0xA5, (size_t)s.rows * 4));
+        c.score.logits = scratch;
+        c.score.logits_stride = stride;
+        split(c.score, got.selection, done, parts, parts == 132 ? 1 : parts == 16 ? 2 : 3);
+        CHECK(cudaDeviceSynchronize());
+        bool good = true;
+        good &= same("counts", want.selection.counts, got.selection.counts, s.rows, 1, s);
+        good &= same("positions", want.selection.positions, got.selection.positions, n, s.topk, s);
+        good &= same("slots", want.selection.slots, got.selection.slots, n, s.topk, s);
+        good &= same("selected scores", (uint32_t *)want.selection.scores,
+                     (uint32_t *)got.selection.scores, n, s.topk, s);
+        failures += !good;
     }
     for (uint32_t left : from_device(done, (size_t)s.rows)) {
         failures += left != 0;
     }
-}
-
-int check_few_rows(const Form &form) {
-    static const int lists[] = {1, 3, 513, 33, 768, 301, 2047, 2048};
-    static const int topks[] = {512, 1, 8, 513, 2048, 4096};
-    for (int i = 0; i < 48 && failures < 4; i++) {
-        Shape s = {};
-        s.rows = 1 + i % 9;
-        s.width = lists[i % 8];
-        s.page = i / 3 % 2 ? 64 : 128;
-        s.positions = 8 * s.width + 1000 + i * 331;
-        s.topk = topks[i / 8 % 6];
-        s.local = i % 3 - 1;
-        s.scales = i / 2 % 3;
-        s.weights = i / 5 % 2;
-        s.codes = i % 11 == 4;
-        s.physical = i / 3 % 2 && s.local >= 0;
-        s.round = i % 4 == 3;
-        s.counts = i / 7 % 2;
-        s.w16 = i / 9 % 2;
-        check_decode(s, (uint64_t)i + 99, form);
-    }
-    printf("few rows: %s\n", failures ? "FAILED" : "all equal");
-    return failures != 0;
 }
 
 int check_all() {
@@ -407,8 +357,23 @@ int check_all() {
         }
     }
     printf("lists: %d cases, %d failures\n", cases, failures);
-    for (const Form &form : forms) {
-        check_few_rows(form);
+    static const int lists[] = {1, 3, 513, 33, 768, 301, 2047, 2048};
+    for (int i = 0; i < 32; i++) {
+        Shape s = {};
+        s.rows = 1 + i % 9;
+        s.width = lists[i % 8];
+        s.page = i / 3 % 2 ? 64 : 128;
+        s.positions = 8 * s.width + 1000 + i * 331;
+        s.topk = topks[i % 6];
+        s.local = i % 3 - 1;
+        s.scales = i / 2 % 3;
+        s.weights = i / 5 % 2;
+        s.codes = i % 11 == 4;
+        s.physical = i / 3 % 2 && s.local >= 0;
+        s.round = i % 4 == 3;
+        s.counts = i / 7 % 2;
+        s.w16 = i / 9 % 2;
+        check_decode(s, (uint64_t)i + 99);
     }
     printf("check: %s\n", failures ? "FAILED" : "all equal");
     return failures != 0;
@@ -538,75 +503,66 @@ void time_select() {
     }
 }
 
-void time_decode(const Form &form) {
+void time_decode() {
     Timer timer;
-    const int64_t positions = 1048576;
-    printf("%s, 1M positions; empty kernel: %.2f us, four: %.2f\n", form.name,
-           timer.run([](cudaStream_t s) { nothing<<<1, 32, 0, s>>>(); }),
-           timer.run([](cudaStream_t s) {
-               for (int i = 0; i < 4; i++) {
-                   nothing<<<1, 32, 0, s>>>();
-               }
-           }));
-    for (int job : {1, 2, 8, 16, 32, 64, 128, 256, -1, -8, -256}) {
-        const int rows = std::abs(job); /* below 0: a source's own selection */
-        Shape s = {};
-        s.rows = rows;
-        s.width = job > 0 ? 2048 : 513;
-        s.page = 128;
-        s.topk = 512;
-        s.positions = positions;
-        s.local = 1;
-        s.physical = 1;
-        Call c;
-        make(c, s, 7);
-        Outputs o = outputs_of(c, s);
-        o.selection.slots = nullptr;
-        o.selection.scores = nullptr;
-        /* As a plan passes them. */
-        c.score.rows.request = c.keep(on_device(std::vector<int32_t>((size_t)rows, 0)));
-        c.score.counts = c.keep(on_device(std::vector<int32_t>((size_t)rows, s.width)));
-        c.score.logits_stride = scratch_stride(s.width);
-        c.score.logits =
-            c.keep(on_device(std::vector<uint32_t>((size_t)(rows * c.score.logits_stride), 0u)));
-        uint32_t *done = c.keep(on_device(std::vector<uint32_t>((size_t)rows, 0u)));
-        if (job == -256) { /* nothing to see */
-            CHECK(cudaMemset((void *)c.score.rows.ke, 0, (size_t)rows * 4));
-        }
-        std::vector<tamis_sparse_mqa_logits_args> layers(4, c.score);
-        for (auto &layer : layers) {
-            random_bits bits((uint64_t)(&layer - &layers[0]) + 50);
-            make_query(c, s, bits);
-            layer.query = c.score.query;
-        }
-        printf("%3d rows of %d blocks:", rows, s.width);
-        for (int parts : {132, 128, 66, 64, 33, 16, 8, 4, 2, 1}) {
-            if ((rows == 256 && parts != 1) || parts * rows > 2 * 132 ||
-                (parts * rows < 100 && s.width == 2048)) {
+    for (int64_t positions : {262144, 1048576}) {
+        for (int rows : {1, 2, 8, 16, 32, 64, 128, 256, 512}) {
+            if (positions == 262144 && rows != 1 && rows != 64) {
                 continue;
             }
-            const tamis_split shape = shape_of(form, c.score, parts);
-            auto one = [&](cudaStream_t st) {
-                launch(form, layers[0], o.selection, done, parts, shape, st);
-            };
-            auto four = [&](cudaStream_t st) {
-                for (auto &layer : layers) {
-                    launch(form, layer, o.selection, done, parts, shape, st);
+            Shape s = {};
+            s.rows = rows;
+            s.width = 2048;
+            s.page = 128;
+            s.topk = 512;
+            s.positions = positions;
+            s.local = 1;
+            s.physical = 1;
+            Call c;
+            make(c, s, 7);
+            Outputs o = outputs_of(c, s);
+            o.selection.slots = nullptr;
+            o.selection.scores = nullptr;
+            c.score.logits = o.logits;
+            c.topk.logits = o.logits;
+            c.topk.selection = o.selection;
+            uint32_t *done = c.keep(on_device(std::vector<uint32_t>((size_t)rows, 0u)));
+            printf("%7lld positions, %3d rows:", (long long)positions, rows);
+            int each = std::max(1, 2 * kMultiprocessors / rows);
+            int old_steps = std::min(8, std::max(1, 512 / (each * 8)));
+            float scores = timer.run([&](cudaStream_t st) {
+                tamis_sparse_mqa_logits_fast_smxx<<<dim3((unsigned)each, (unsigned)rows),
+                                                    tamis::kFastThreads, 0, st>>>(c.score,
+                                                                                  old_steps);
+            });
+            float two = timer.run([&](cudaStream_t st) {
+                tamis_sparse_mqa_logits_fast_smxx<<<dim3((unsigned)each, (unsigned)rows),
+                                                    tamis::kFastThreads, 0, st>>>(c.score,
+                                                                                  old_steps);
+                tamis_topk_pool_smxx<<<(unsigned)rows, tamis::kPoolTopkThreads, 0, st>>>(c.topk, 0,
+                                                                                         INT32_MAX);
+            });
+            float fused = timer.run([&](cudaStream_t st) {
+                tamis_consume_fast_smxx<<<(unsigned)rows, tamis::kFastThreads, 512 * 34 * 4, st>>>(
+                    c.score, o.selection, nullptr);
+            });
+            printf(" scores %.2f, scores + topk %.2f, one CTA a row %.2f; split", scores, two,
+                   fused);
+            for (int parts : {132, 128, 64, 32, 16, 8, 4, 2, 1}) {
+                if (parts * rows > 2 * 132 || parts * rows < 32) {
+                    continue;
                 }
-            };
-            printf(" parts %d: %.2f (%.2f warm), of four layers %.2f each;", parts, timer.run(one),
-                   timer.run(one, false), timer.run(four) / 4);
+                int steps = std::min(8, std::max(1, 512 / (parts * 16)));
+                float us = timer.run(
+                    [&](cudaStream_t st) { split(c.score, o.selection, done, parts, steps, st); });
+                float warm = timer.run(
+                    [&](cudaStream_t st) { split(c.score, o.selection, done, parts, steps, st); },
+                    false);
+                printf(" %dx%d: %.2f (%.2f warm)", parts, steps, us, warm);
+            }
+            printf("\n");
         }
-        printf("\n");
     }
-}
-
-void allow() {
-    CHECK(cudaFuncSetAttribute(tamis_consume_split_smxx,
-                               cudaFuncAttributeMaxDynamicSharedMemorySize, 65536));
-    CHECK(cudaFuncSetAttribute(tamis_consume_split_sm90,
-                               cudaFuncAttributeMaxDynamicSharedMemorySize,
-                               65536 + TAMIS_SPLIT_COPIED));
 }
 
 } // namespace
@@ -618,65 +574,14 @@ int main(int argc, char **argv) {
                                2 * tamis::kListBytes));
     CHECK(cudaFuncSetAttribute(tamis_publish_smxx, cudaFuncAttributeMaxDynamicSharedMemorySize,
                                tamis::kListBytes));
-    allow();
     std::string what = argc > 1 ? argv[1] : "check";
     if (what == "check") {
         return check_all();
     }
-    if (what == "small") { /* for compute-sanitizer */
-        Shape s = {};
-        s.rows = 2;
-        s.width = 301;
-        s.page = 64;
-        s.topk = 512;
-        s.positions = 5000;
-        s.scales = 2;
-        for (const Form &form : forms) {
-            check_decode(s, 7, form);
-        }
-        printf("small: %s\n", failures ? "FAILED" : "all equal");
-        return failures != 0;
+    if (what == "time") {
+        time_select();
+    } else {
+        time_decode();
     }
-    if (what == "few" || what == "decode") {
-        for (const Form &form : forms) {
-            if (argc > 2 && form.name != std::string(argv[2])) {
-                continue;
-            }
-            failures = 0;
-            printf("%s: ", form.name);
-            if (check_few_rows(form) == 0 && what == "decode") {
-                time_decode(form);
-            }
-            fflush(stdout);
-        }
-        return 0;
-    }
-    if (what == "wild") { /* the query of a row that sees nothing lies where nothing does */
-        for (const Form &form : forms) {
-            Shape s = {};
-            s.rows = 2;
-            s.width = 2048;
-            s.page = 128;
-            s.topk = 512;
-            s.positions = 100000;
-            s.local = 1;
-            Call c;
-            make(c, s, 7);
-            Outputs o = outputs_of(c, s);
-            CHECK(cudaMemset((void *)(c.score.rows.ke + 1), 0, 4));
-            c.score.query.codes_row_stride = (int64_t)1 << 40;
-            c.score.query.scales_row_stride = (int64_t)1 << 44;
-            c.score.query.weights_row_stride = (int64_t)1 << 45;
-            c.score.logits_stride = scratch_stride(s.width);
-            c.score.logits = c.keep(
-                on_device(std::vector<uint32_t>((size_t)(s.rows * c.score.logits_stride), 0u)));
-            uint32_t *done = c.keep(on_device(std::vector<uint32_t>((size_t)s.rows, 0u)));
-            launch(form, c.score, o.selection, done, 66, shape_of(form, c.score, 66));
-            cudaError_t e = cudaDeviceSynchronize();
-            printf("%s: a query that is not there: %s\n", form.name, cudaGetErrorString(e));
-        }
-        return 0;
-    }
-    time_select();
     return 0;
 }

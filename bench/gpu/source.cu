@@ -13,7 +13,6 @@
 
 #include "kernels/cuda/consume.cu"
 #include "kernels/cuda/decode.cu"
-#include "kernels/cuda/decode_sm90.cu"
 #include "kernels/cuda/mqa_logits.cu"
 #include "kernels/cuda/publish.cu"
 #include "kernels/cuda/source_smxx.cu"
@@ -473,8 +472,7 @@ float graph_us(const std::function<void()> &queue) {
 
 /* Scores, the lists of 2,048 blocks and of the row's own 513, and its 512 positions: one graph. */
 void time_chain(int rows, int64_t positions) {
-    constexpr int kTopk = 512, kBlocks = 2048, kOwn = kTopk + 1,
-                  kScratch = 4128 + TAMIS_SPLIT_WORDS;
+    constexpr int kTopk = 512, kBlocks = 2048, kOwn = kTopk + 1, kScratch = 4128;
     Shape s = {};
     s.rows = s.requests = rows;
     s.positions = positions;
@@ -520,17 +518,15 @@ void time_chain(int rows, int64_t positions) {
     out.positions = (int32_t *)c.reserve(n * kTopk * 4);
     out.positions_stride = kTopk;
     uint32_t *done = c.on_device(std::vector<uint32_t>(n, 0u));
-    const int parts = (int)tamis_split_parts(kOwn, multiprocessors / rows);
-    const tamis_split split =
-        tamis_split_of(kOwn, parts, kScratch, score.rows.page_table_width * score.k.page_size, 1);
+    const int parts = std::max(1, std::min(multiprocessors / rows, (kOwn + 15) / 16));
+    const int steps = std::min(8, std::max(1, kOwn / (parts * 64)));
     auto lists = [&] {
         tamis_publish_team_sm90<<<(unsigned)rows * tamis::kTeamSize, tamis::kTeamThreads,
                                   2 * tamis::kListBytes, queue_to>>>(job);
     };
     auto select = [&] {
-        tamis_consume_split_sm90<<<dim3((unsigned)parts, (unsigned)rows), tamis::kSplitThreads,
-                                   (size_t)tamis_split_bytes(&split, 1), queue_to>>>(
-            score, out, done, nullptr, split);
+        tamis_consume_split_smxx<<<dim3((unsigned)parts, (unsigned)rows), tamis::kSplitThreads, 0,
+                                   queue_to>>>(score, out, done, nullptr, steps);
     };
     auto show = [&](const Kernel &kernel) {
         float a = graph_us([&] { kernel.run(c.a, 0); });
@@ -569,9 +565,6 @@ int main(int argc, char **argv) {
         CHECK(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
                                    sizeof(tamis::PortableShared)));
     }
-    CHECK(cudaFuncSetAttribute(tamis_consume_split_sm90,
-                               cudaFuncAttributeMaxDynamicSharedMemorySize,
-                               65536 + TAMIS_SPLIT_COPIED));
     CHECK(cudaFuncSetAttribute(tamis_publish_team_sm90, cudaFuncAttributeMaxDynamicSharedMemorySize,
                                2 * tamis::kListBytes));
     std::string what = argc > 1 ? argv[1] : "check";

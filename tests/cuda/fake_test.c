@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /*
  * fake_test.c: creation on machines that lack something, each named; then every stage with pointers
- * that nobody may follow, and what it launches; how a row of few is shared out.
+ * that nobody may follow, and what it launches.
  */
 #include <dlfcn.h>
 #include <stdio.h>
@@ -12,7 +12,6 @@
 #include "fake_driver.h"
 #include "counting.h"
 #include "kernels/cuda/backend.h"
-#include "kernels/cuda/split_args.h"
 #include "require.h"
 
 static fake_machine *machine;
@@ -184,48 +183,6 @@ static void test_stages(const tamis_cuda *cuda) {
     machine->context = 1;
 }
 
-static const int64_t shared_of[] = {
-#define TAMIS_CUDA_KERNEL(name, threads, shared) shared,
-#include "kernels/cuda/kernels.inc"
-#undef TAMIS_CUDA_KERNEL
-};
-
-/* A row's share among CTAs: every key has a place, and lists have room in shared memory and in
- * scratch. */
-static void require_split(int64_t width, int64_t ctas, int groups) {
-    const int64_t parts = tamis_split_parts(width, ctas), stride = width * 8 + 24;
-    const tamis_split s = tamis_split_of(width, parts, stride + TAMIS_SPLIT_WORDS, 1 << 20, groups);
-    const int64_t all = s.lists * parts, room = s.lists * 128 * s.quads;
-    int64_t most = 0; /* groups of the CTA that has most */
-    for (int64_t b = 0; b < width; b += s.each * parts) {
-        most++;
-    }
-    REQUIRE(room >= most * s.each * 8 && s.lists <= TAMIS_SPLIT_WARPS && s.quads <= 8,
-            "width %lld, %lld CTAs: %d lists of %d quads", (long long)width, (long long)parts,
-            s.lists, s.quads);
-    REQUIRE(!s.halve || (groups && s.each == 4 && most * 2 <= TAMIS_SPLIT_WARPS),
-            "width %lld, %lld CTAs: halves", (long long)width, (long long)parts);
-    REQUIRE(s.slots > 0 && s.slots % 2 == 0 && s.slots <= 128 * s.quads &&
-                all * s.slots <= TAMIS_SPLIT_SLOTS && all <= TAMIS_SPLIT_LISTS,
-            "width %lld, %lld CTAs: %lld lists of %d slots", (long long)width, (long long)parts,
-            (long long)all, s.slots);
-    REQUIRE(tamis_split_bytes(&s, groups) <=
-                shared_of[groups ? TAMIS_CUDA_consume_split_sm90 : TAMIS_CUDA_consume_split_smxx],
-            "width %lld, %lld CTAs: %lld bytes", (long long)width, (long long)parts,
-            (long long)tamis_split_bytes(&s, groups));
-    REQUIRE(tamis_split_of(width, parts, stride, 1 << 20, groups).slots == 0,
-            "width %lld: lists without scratch", (long long)width);
-}
-
-static void test_split(void) {
-    for (int64_t width = 1; width <= 2048; width += width < 40 || width > 2040 ? 1 : 13) {
-        for (int64_t ctas = 0; ctas <= 300; ctas += ctas < 20 ? 1 : 4) {
-            require_split(width, ctas, 0);
-            require_split(width, ctas, 1);
-        }
-    }
-}
-
 int main(void) {
     tamis_cuda *cuda;
     tamis_error error;
@@ -239,7 +196,6 @@ int main(void) {
     machine = get();
     test_catch_faults();
     test_refusals();
-    test_split();
     *machine = good;
     REQUIRE_OK(tamis_cuda_create(&cuda, &error), error);
     REQUIRE(machine->loaded == TAMIS_CUDA_KERNEL_COUNT, "%d of %d kernels were loaded",

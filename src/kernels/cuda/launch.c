@@ -6,7 +6,6 @@
 #include "fail.h"
 #include "kernels/check.h"
 #include "kernels/cuda/launch.h"
-#include "kernels/cuda/split_args.h"
 
 enum {
     MAX_GRID_Y = 65535,
@@ -18,15 +17,15 @@ enum {
     STEP_BLOCKS = 4,      /* of a warp of the fast scorer */
     GROUP_STEPS = 8,      /* at most */
     POOL_COLUMNS = 16384, /* whose keys fit shared memory */
-    LIVE_CTAS = 8,        /* of a multiprocessor */
-    PUBLISH_CTAS = 2,     /* of a multiprocessor at a time */
-    TEAM_CTAS = 8,        /* of publish.cu's clusters */
+    SPLIT_WARPS = 16,
+    QUERY_WARPS = 4,  /* of those: they load the query */
+    LIVE_CTAS = 8,    /* of a multiprocessor */
+    PUBLISH_CTAS = 2, /* of a multiprocessor at a time */
+    TEAM_CTAS = 8,    /* of publish.cu's clusters */
     TEAM_BLOCKS = 131072,
     TEAM_ROWS = 16,
     CANDIDATE_BYTES = 8192 * 8
 };
-
-_Static_assert((int)TAMIS_SPLIT_ROWS == (int)TAMIS_CUDA_GROUPS_FROM, "rows that have scratch");
 
 static const unsigned threads_of[TAMIS_CUDA_KERNEL_COUNT] = {
 #define TAMIS_CUDA_KERNEL(name, threads, shared) threads,
@@ -190,20 +189,20 @@ tamis_status tamis_cuda_queue_sparse_mqa_logits(const tamis_cuda *cuda,
                              grid_of_rows(cuda, a.rows.count), stream, parameters, error);
 }
 
-/* A row's CTAs share the device with other rows'. */
+/* A row's CTAs: as many as the device has for it. Steps of a warp's group: its part, if short. */
 static tamis_status queue_split(const tamis_cuda *cuda, const tamis_sparse_mqa_logits_args *score,
                                 const tamis_selection *selection, uint32_t *done,
                                 const int32_t *taken, void *stream, tamis_error *error) {
     tamis_sparse_mqa_logits_args a = *score;
     tamis_selection out = *selection;
-    int groups = cuda->kernels[TAMIS_CUDA_consume_split_sm90] != NULL;
-    int kernel = groups ? TAMIS_CUDA_consume_split_sm90 : TAMIS_CUDA_consume_split_smxx;
-    int64_t parts = tamis_split_parts(a.width, cuda->multiprocessors / a.rows.count);
-    tamis_split split =
-        tamis_split_of(a.width, parts, a.logits_stride, tamis_cuda_limit(&a.rows, &a.k), groups);
-    tamis_grid grid = {parts, a.rows.count, tamis_split_bytes(&split, groups)};
-    void *parameters[] = {&a, &out, &done, (void *)&taken, &split};
-    return tamis_cuda_launch(cuda, kernel, grid, stream, parameters, error);
+    int64_t most = (a.width + QUERY_WARPS * STEP_BLOCKS - 1) / (QUERY_WARPS * STEP_BLOCKS);
+    int64_t parts = least(cuda->multiprocessors / a.rows.count, most);
+    parts = parts < 1 ? 1 : parts;
+    int64_t each = a.width / (parts * SPLIT_WARPS * STEP_BLOCKS);
+    int32_t steps = (int32_t)least(each < 1 ? 1 : each, GROUP_STEPS);
+    tamis_grid grid = {parts, a.rows.count, 0};
+    void *parameters[] = {&a, &out, &done, (void *)&taken, &steps};
+    return tamis_cuda_launch(cuda, TAMIS_CUDA_consume_split_smxx, grid, stream, parameters, error);
 }
 
 int tamis_cuda_consume_is_grouped(const tamis_cuda *cuda, const tamis_sparse_mqa_logits_args *score,

@@ -14,7 +14,6 @@
 #include "fail.h"
 #include "kernels/check.h"
 #include "kernels/cuda/launch.h"
-#include "kernels/cuda/split_args.h"
 #include "kernels/rows.h"
 
 static const int64_t tile_bytes = (int64_t)256 << 20;
@@ -48,16 +47,15 @@ static void *part_at(void *workspace, const parts *p, int64_t before) {
 
 /* ---- consume ---- */
 
-static void add_consumer(parts *p, int64_t rows, int64_t width, int32_t block_size) {
+static void add_consumer(parts *p, int64_t width, int32_t block_size) {
     p->blocks = line(width);
     p->counts = 64;
-    /* Whole steps of decode.cu, and its lists. */
-    p->pool = line(tamis_round_up(width * block_size, 32) + tamis_split_words(rows));
+    p->pool = line(tamis_round_up(width * block_size, 32)); /* whole steps of decode.cu */
 }
 
 static parts consume_parts(const tamis_consume_args *args) {
     parts p = {0};
-    add_consumer(&p, args->rows.count, args->width, args->block_size);
+    add_consumer(&p, args->width, args->block_size);
     fit(&p, args->rows.count);
     return p;
 }
@@ -175,7 +173,7 @@ static parts source_parts(const tamis_source_args *args) {
     parts p = {0};
     p.scores = line(tamis_blocks_of(tamis_cuda_limit(&args->rows, &args->k), args->block_size) + 1);
     if (selects(&args->selection)) {
-        add_consumer(&p, args->rows.count, args->selection.topk + 1, args->block_size);
+        add_consumer(&p, args->selection.topk + 1, args->block_size);
     }
     fit(&p, args->rows.count);
     return p;

@@ -13,7 +13,6 @@
 #include "cache/address.h"
 #include "fail.h"
 #include "kernels/cuda/plan_cuda.h"
-#include "kernels/cuda/split_args.h"
 
 enum {
     STEP_THREADS = 256,
@@ -101,20 +100,14 @@ int64_t tamis_cuda_border(const tamis_indexer *indexer) {
     }
 }
 
-/* Of a consumer of few rows, behind what a tile of its scores takes. */
-static int64_t few_bytes(const tamis_plan_limits *limits) {
-    const int64_t rows = least(tamis_plan_max_rows(limits), TAMIS_SPLIT_ROWS - 1);
-    return rows * tamis_split_words(rows) * 4;
-}
-
 static tamis_tiling scores_tiling(int64_t scores, const tamis_indexer *indexer,
                                   const tamis_plan_limits *limits) {
     const int64_t raised = tamis_cuda_raised_capacity(indexer, limits) * TAMIS_RAISED_BYTES;
     tamis_source_room room = tamis_cuda_source_room(indexer, limits);
     tamis_tiling t;
     t.each = tamis_round_up(scores > 1 ? scores : 1, 32) * 4; /* whole steps of decode.cu */
-    t.rows = tamis_cuda_fitting(work_most - raised - room_bytes(indexer, &room) - few_bytes(limits),
-                                t.each, tamis_plan_max_rows(limits));
+    t.rows = tamis_cuda_fitting(work_most - raised - room_bytes(indexer, &room), t.each,
+                                tamis_plan_max_rows(limits));
     return t;
 }
 
@@ -145,7 +138,7 @@ static int64_t work_bytes(const tamis_indexer *indexer, const tamis_plan_limits 
         tamis_cuda_dense_tiling(indexer, limits, tamis_cuda_border(indexer))};
     int64_t most = tamis_cuda_source_room(indexer, limits).maxima;
     for (int i = 0; i < (int)(sizeof tilings / sizeof *tilings); i++) {
-        int64_t bytes = tilings[i].each * tilings[i].rows + few_bytes(limits);
+        int64_t bytes = tilings[i].each * tilings[i].rows;
         most = bytes > most ? bytes : most;
     }
     return most;

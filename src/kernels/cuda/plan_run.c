@@ -20,7 +20,6 @@
 #include "fail.h"
 #include "kernels/check_parts.h"
 #include "kernels/cuda/plan_run.h"
-#include "kernels/cuda/split_args.h"
 #include "kernels/rows.h"
 
 /* Rows r .. of a run, at most a tile of them; or all of a stretch, of which the device knows the
@@ -262,7 +261,6 @@ static tamis_sparse_mqa_logits_args listed_of(const tamis_layer_run *run, const 
 static tamis_status queue_sparse(const tamis_layer_run *run, const row_tile *t, block_list l,
                                  tamis_error *error) {
     tamis_topk_args topk = topk_of(run, t, l);
-    topk.logits_stride += tamis_split_words(t->rows.count);
     tamis_sparse_mqa_logits_args score = listed_of(run, t, l, &topk);
     return tamis_cuda_queue_consume(run->plan->cuda, &score, &topk, run->plan->done + t->r,
                                     run->plan->taken + t->r, run->decoded ? &run->raised : NULL,
