@@ -32,6 +32,17 @@ __device__ inline int64_t clamp(int64_t x, int64_t low, int64_t high) {
     return x < low ? low : x > high ? high : x;
 }
 
+/* The sum of x over the lanes up to this one. Whole warp. */
+template <class T> __device__ inline T sum_to_lane(T x) {
+    const int lane = threadIdx.x & 31;
+#pragma unroll
+    for (int i = 1; i < 32; i *= 2) {
+        const T other = __shfl_up_sync(kAll, x, i);
+        x += lane >= i ? other : 0;
+    }
+    return x;
+}
+
 /* Which of rows.requests row r is of. */
 __device__ inline int64_t request_of(const tamis_rows &rows, int64_t r) {
     return clamp(rows.request ? rows.request[r] : 0, 0, rows.requests - 1);

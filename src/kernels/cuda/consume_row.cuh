@@ -105,12 +105,7 @@ __device__ inline void mark_columns(RowShared<kWarps> &s, uint32_t count, int32_
     for (uint32_t i = first; i < end; i++) {
         own += (uint32_t)__popc(s.marks.bits[i]);
     }
-    uint32_t sum = own;
-#pragma unroll
-    for (int d = 1; d < 32; d *= 2) {
-        uint32_t other = __shfl_up_sync(kAll, sum, d);
-        sum += lane >= d ? other : 0;
-    }
+    uint32_t sum = sum_to_lane<uint32_t>(own);
     if (lane == 31) {
         s.sums[0][warp] = sum;
     }
@@ -162,6 +157,17 @@ __device__ inline uint32_t listed_positions(RowShared<kWarps> &s, const Listed &
     return sum_of_cta(s.sums, seen, 1);
 }
 
+/* Thins the pool, of which `few` says that it has no more than kFew keys a thread. As `thin`. */
+template <int kWarps>
+__device__ inline void thin_row(RowShared<kWarps> &s, Best &best, bool few, uint32_t want,
+                                uint32_t most, uint32_t topk) {
+    if (few) {
+        thin<kFew>(s.sums, s.pool, best, want, most, topk);
+    } else {
+        thin<kSegment / 32>(s.sums, s.pool, best, want, most, topk);
+    }
+}
+
 /*
  * After `seen` columns: thins the pool where it is a sample of many, or a warp's segment has no
  * room for another round. Whole CTA.
@@ -174,11 +180,7 @@ __device__ inline void make_room(RowShared<kWarps> &s, Segment &segment, Best &b
         const uint32_t want = best.columns ? share_of(topk, seen, best.columns) : topk;
         best.count = segment.count();
         best.guessed |= want < topk;
-        if (sample) {
-            thin<kFew>(s.sums, s.pool, best, want, want + want / 4, topk);
-        } else {
-            thin<kSegment / 32>(s.sums, s.pool, best, want, want + want / 4, topk);
-        }
+        thin_row(s, best, sample, want, want + want / 4, topk);
         segment.restart(best.count);
     }
 }
@@ -186,11 +188,7 @@ __device__ inline void make_room(RowShared<kWarps> &s, Segment &segment, Best &b
 /* The pool's best topk, of more. Whole CTA, from a barrier to a barrier. */
 template <int kWarps>
 __device__ inline void thin_to(RowShared<kWarps> &s, Best &best, uint32_t topk) {
-    if (__syncthreads_or(best.count > 32 * kFew)) {
-        thin<kSegment / 32>(s.sums, s.pool, best, topk, topk, topk);
-    } else {
-        thin<kFew>(s.sums, s.pool, best, topk, topk, topk);
-    }
+    thin_row(s, best, !__syncthreads_or(best.count > 32 * kFew), topk, topk, topk);
 }
 
 /*

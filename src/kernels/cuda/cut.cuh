@@ -69,12 +69,7 @@ __device__ inline uint32_t scan_counts(uint32_t (&sums)[THREADS / 32], uint32_t 
                                        uint32_t *total) {
     constexpr int kWarps = THREADS / 32;
     const int lane = threadIdx.x & 31, warp = threadIdx.x / 32;
-    uint32_t sum = count;
-#pragma unroll
-    for (int d = 1; d < 32; d *= 2) {
-        uint32_t other = __shfl_up_sync(kAll, sum, d);
-        sum += lane >= d ? other : 0;
-    }
+    uint32_t sum = sum_to_lane<uint32_t>(count);
     if (lane == 31) {
         sums[warp] = sum;
     }
@@ -276,12 +271,7 @@ __device__ inline void best_of_list(Pool<THREADS> &s, const Item *list, uint32_t
     for (int i = 0; i < 4 * QUADS; i++) {
         own += (held[i].key > cut.key ? 1u : 0) + (held[i].key == cut.key ? 1u << 16 : 0);
     }
-    uint32_t sum = own;
-#pragma unroll
-    for (int d = 1; d < 32; d *= 2) {
-        uint32_t other = __shfl_up_sync(kAll, sum, d);
-        sum += lane >= d ? other : 0;
-    }
+    uint32_t sum = sum_to_lane<uint32_t>(own);
     if (lane == 31) {
         s.above[warp] = sum;
     }

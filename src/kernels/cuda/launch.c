@@ -33,26 +33,22 @@ static const unsigned threads_of[TAMIS_CUDA_KERNEL_COUNT] = {
 #undef TAMIS_CUDA_KERNEL
 };
 
-static int64_t least(int64_t a, int64_t b) {
-    return a < b ? a : b;
-}
-
 /* Enough CTAs to fill the device; rows have them in equal parts. */
 static tamis_grid grid_of_rows(const tamis_cuda *cuda, int64_t rows) {
     int64_t all = (int64_t)CTAS_PER_MULTIPROCESSOR * cuda->multiprocessors;
     int64_t each = rows > 0 ? all / rows : 0;
-    each = each < 1 ? 1 : least(each, MAX_CTAS_PER_ROW);
-    return (tamis_grid){each, least(rows, MAX_GRID_Y), 0};
+    each = each < 1 ? 1 : tamis_least(each, MAX_CTAS_PER_ROW);
+    return (tamis_grid){each, tamis_least(rows, MAX_GRID_Y), 0};
 }
 
 static tamis_grid grid_of_row_ctas(int64_t rows) {
-    return (tamis_grid){least(rows, MAX_GRID_Y), 1, 0};
+    return (tamis_grid){tamis_least(rows, MAX_GRID_Y), 1, 0};
 }
 
 /* One warp an item, four to a CTA. */
 static tamis_grid grid_of_warps(const tamis_cuda *cuda, int64_t items) {
     int64_t all = (int64_t)16 * cuda->multiprocessors;
-    return (tamis_grid){least((items + 3) / 4, all), 1, 0};
+    return (tamis_grid){tamis_least((items + 3) / 4, all), 1, 0};
 }
 
 tamis_status tamis_cuda_launch(const tamis_cuda *cuda, int kernel, tamis_grid grid, void *stream,
@@ -84,7 +80,7 @@ tamis_status tamis_cuda_check_call(const tamis_cuda *cuda, const void *args, tam
 int64_t tamis_cuda_limit(const tamis_rows *rows, const tamis_k_cache *k) {
     int64_t limit =
         k->layout == TAMIS_K_MXFP4_PAGE ? rows->page_table_width * k->page_size : k->size;
-    return least(limit, INT32_MAX);
+    return tamis_least(limit, INT32_MAX);
 }
 
 /* The kernel of a geometry among the four that follow `first`: heads 32 or 64, D 64 or 128. */
@@ -132,7 +128,7 @@ tamis_status tamis_cuda_queue_lists(const tamis_cuda *cuda, const tamis_publish_
     void *parameters[] = {&j};
     grid.shared = CANDIDATE_BYTES;
     if (j.tile.starts) { /* a tile may hold few of the rows, or none */
-        grid.x = least(grid.x, (int64_t)PUBLISH_CTAS * cuda->multiprocessors);
+        grid.x = tamis_least(grid.x, (int64_t)PUBLISH_CTAS * cuda->multiprocessors);
     } else if (cuda->kernels[TAMIS_CUDA_publish_team_sm90] && j.rows.count <= TEAM_ROWS &&
                j.limit <= (int64_t)TEAM_BLOCKS * j.block_size) {
         grid.x *= TEAM_CTAS;
@@ -178,10 +174,10 @@ tamis_status tamis_cuda_queue_sparse_mqa_logits(const tamis_cuda *cuda,
     int64_t ctas = (int64_t)FAST_CTAS_PER_MULTIPROCESSOR * cuda->multiprocessors;
     int64_t each = a.rows.count > 0 && ctas > a.rows.count ? ctas / a.rows.count : 1;
     int64_t steps = a.width / (each * FAST_WARPS * STEP_BLOCKS);
-    int32_t group = (int32_t)least(steps < 1 ? 1 : steps, GROUP_STEPS);
+    int32_t group = (int32_t)tamis_least(steps < 1 ? 1 : steps, GROUP_STEPS);
     void *parameters[] = {&a, &group};
     if (scores_fast(args)) {
-        tamis_grid grid = {each, least(a.rows.count, MAX_GRID_Y), 0};
+        tamis_grid grid = {each, tamis_least(a.rows.count, MAX_GRID_Y), 0};
         return tamis_cuda_launch(cuda, TAMIS_CUDA_sparse_mqa_logits_fast_smxx, grid, stream,
                                  parameters, error);
     }
@@ -196,10 +192,10 @@ static tamis_status queue_split(const tamis_cuda *cuda, const tamis_sparse_mqa_l
     tamis_sparse_mqa_logits_args a = *score;
     tamis_selection out = *selection;
     int64_t most = (a.width + QUERY_WARPS * STEP_BLOCKS - 1) / (QUERY_WARPS * STEP_BLOCKS);
-    int64_t parts = least(cuda->multiprocessors / a.rows.count, most);
+    int64_t parts = tamis_least(cuda->multiprocessors / a.rows.count, most);
     parts = parts < 1 ? 1 : parts;
     int64_t each = a.width / (parts * SPLIT_WARPS * STEP_BLOCKS);
-    int32_t steps = (int32_t)least(each < 1 ? 1 : each, GROUP_STEPS);
+    int32_t steps = (int32_t)tamis_least(each < 1 ? 1 : each, GROUP_STEPS);
     tamis_grid grid = {parts, a.rows.count, 0};
     void *parameters[] = {&a, &out, &done, (void *)&taken, &steps};
     return tamis_cuda_launch(cuda, TAMIS_CUDA_consume_split_smxx, grid, stream, parameters, error);
@@ -231,9 +227,11 @@ tamis_status tamis_cuda_queue_consume(const tamis_cuda *cuda,
         return tamis_cuda_queue_topk(cuda, topk, 0, limit, stream, error);
     }
     if (split) {
-        int some = 0;
-        TAMIS_TRY(tamis_cuda_queue_consume_raised2(cuda, score, &out, raised, taken, &some, stream,
-                                                   error));
+        const int some = taken && tamis_cuda_consumes_raised(cuda, score, &out, raised);
+        if (some) {
+            TAMIS_TRY(
+                tamis_cuda_queue_consume_raised(cuda, score, &out, raised, taken, stream, error));
+        }
         return queue_split(cuda, score, &out, done, some ? taken : NULL, stream, error);
     }
     tamis_grid grid = grid_of_row_ctas(a.rows.count);
@@ -247,7 +245,7 @@ tamis_status tamis_cuda_queue_topk(const tamis_cuda *cuda, const tamis_topk_args
     tamis_grid grid = grid_of_row_ctas(a.rows.count);
     void *parameters[] = {&a, &how, &limit};
     if (how & TAMIS_TOPK_LIVE_ONLY) { /* few may be: CTAs that find nothing to do cost, too */
-        grid.x = least(grid.x, (int64_t)LIVE_CTAS * cuda->multiprocessors);
+        grid.x = tamis_least(grid.x, (int64_t)LIVE_CTAS * cuda->multiprocessors);
     }
     if (a.width > POOL_COLUMNS) {
         return tamis_cuda_launch(cuda, TAMIS_CUDA_topk_smxx, grid, stream, parameters, error);
@@ -286,7 +284,7 @@ tamis_status tamis_cuda_k_gather(const tamis_cuda *cuda, const tamis_k_gather_ar
     CHECK_STAGE(k_gather);
     tamis_k_gather_args a = *args;
     void *parameters[] = {&a};
-    tamis_grid grid = {GATHER_CTAS_PER_INTERVAL, least(a.rows.count, MAX_GRID_Y), 0};
+    tamis_grid grid = {GATHER_CTAS_PER_INTERVAL, tamis_least(a.rows.count, MAX_GRID_Y), 0};
     return tamis_cuda_launch(cuda, TAMIS_CUDA_k_gather_smxx, grid, stream, parameters, error);
 }
 
@@ -308,7 +306,7 @@ tamis_status tamis_cuda_mqa_logits(const tamis_cuda *cuda, const tamis_mqa_logit
 tamis_status tamis_cuda_publish(const tamis_cuda *cuda, const tamis_publish_args *args,
                                 void *stream, tamis_error *error) {
     CHECK_STAGE(publish);
-    int64_t limit = least(args->block_max_stride * args->block_size, INT32_MAX);
+    int64_t limit = tamis_least(args->block_max_stride * args->block_size, INT32_MAX);
     return tamis_cuda_queue_publish(cuda, args, limit, stream, error);
 }
 

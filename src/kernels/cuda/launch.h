@@ -17,6 +17,10 @@ typedef struct tamis_grid {
     int64_t shared; /* bytes of dynamic shared memory */
 } tamis_grid;
 
+static inline int64_t tamis_least(int64_t a, int64_t b) {
+    return a < b ? a : b;
+}
+
 /* Queues a kernel of kernels.inc. Nothing is queued when the grid is empty. */
 tamis_status tamis_cuda_launch(const tamis_cuda *cuda, int kernel, tamis_grid grid, void *stream,
                                void **parameters, tamis_error *error);
@@ -73,13 +77,15 @@ int tamis_cuda_consumes_in_groups(const tamis_cuda *cuda, const tamis_sparse_mqa
                                   const tamis_selection *out);
 /* From this many rows on. */
 enum { TAMIS_CUDA_GROUPS_FROM = 264 };
-/* Of fewer rows those whose K is decoded, where it takes some: *taken gets whether it did, and done
- * which rows it took. */
-tamis_status tamis_cuda_queue_consume_raised2(const tamis_cuda *cuda,
-                                              const tamis_sparse_mqa_logits_args *score,
-                                              const tamis_selection *out,
-                                              const tamis_raised_k *raised, int32_t *done,
-                                              int *taken, void *stream, tamis_error *error);
+/* Whether of fewer rows those whose K is decoded have a kernel, and then both of a consumer by it:
+ * done gets which rows it took. */
+int tamis_cuda_consumes_raised(const tamis_cuda *cuda, const tamis_sparse_mqa_logits_args *score,
+                               const tamis_selection *out, const tamis_raised_k *raised);
+tamis_status tamis_cuda_queue_consume_raised(const tamis_cuda *cuda,
+                                             const tamis_sparse_mqa_logits_args *score,
+                                             const tamis_selection *out,
+                                             const tamis_raised_k *raised, int32_t *done,
+                                             void *stream, tamis_error *error);
 tamis_status tamis_cuda_queue_consume_groups(const tamis_cuda *cuda,
                                              const tamis_sparse_mqa_logits_args *score,
                                              const tamis_selection *out,

@@ -35,21 +35,32 @@ int tamis_cuda_consumes_in_groups(const tamis_cuda *cuda, const tamis_sparse_mqa
            score->logits != NULL && ((uintptr_t)score->logits & 15) == 0;
 }
 
-tamis_status tamis_cuda_queue_consume_raised2(const tamis_cuda *cuda,
-                                              const tamis_sparse_mqa_logits_args *score,
-                                              const tamis_selection *selection,
-                                              const tamis_raised_k *raised, int32_t *done,
-                                              int *taken, void *stream, tamis_error *error) {
+int tamis_cuda_consumes_raised(const tamis_cuda *cuda, const tamis_sparse_mqa_logits_args *score,
+                               const tamis_selection *out, const tamis_raised_k *raised) {
+    return fits(cuda, score, out) && raised && raised->codes &&
+           score->rows.count >= TAMIS_RAISED_ROWS && score->rows.count < TAMIS_CUDA_GROUPS_FROM;
+}
+
+/* By one warpgroup a row, or two. */
+static tamis_status queue_raised(const tamis_cuda *cuda, int kernel,
+                                 const tamis_sparse_mqa_logits_args *score,
+                                 const tamis_selection *selection, const tamis_raised_k *raised,
+                                 int32_t *done, void *stream, tamis_error *error) {
     tamis_sparse_mqa_logits_args a = *score;
     tamis_selection out = *selection;
-    tamis_raised_k k = raised ? *raised : (tamis_raised_k){0};
+    tamis_raised_k k = *raised;
     void *parameters[] = {&a, &out, &done, &k};
-    tamis_grid grid = {a.rows.count, 1, shared_of[TAMIS_CUDA_consume_raised2_sm90]};
-    *taken = fits(cuda, score, selection) && done && k.codes && a.rows.count >= TAMIS_RAISED_ROWS &&
-             a.rows.count < TAMIS_CUDA_GROUPS_FROM;
-    return *taken ? tamis_cuda_launch(cuda, TAMIS_CUDA_consume_raised2_sm90, grid, stream,
-                                      parameters, error)
-                  : TAMIS_OK;
+    tamis_grid grid = {a.rows.count, 1, shared_of[kernel]};
+    return tamis_cuda_launch(cuda, kernel, grid, stream, parameters, error);
+}
+
+tamis_status tamis_cuda_queue_consume_raised(const tamis_cuda *cuda,
+                                             const tamis_sparse_mqa_logits_args *score,
+                                             const tamis_selection *out,
+                                             const tamis_raised_k *raised, int32_t *done,
+                                             void *stream, tamis_error *error) {
+    return queue_raised(cuda, TAMIS_CUDA_consume_raised2_sm90, score, out, raised, done, stream,
+                        error);
 }
 
 tamis_status tamis_cuda_queue_consume_groups(const tamis_cuda *cuda,
@@ -59,15 +70,14 @@ tamis_status tamis_cuda_queue_consume_groups(const tamis_cuda *cuda,
                                              tamis_error *error) {
     tamis_sparse_mqa_logits_args a = *score;
     tamis_selection out = *selection;
-    tamis_raised_k k = raised ? *raised : (tamis_raised_k){0};
     int64_t rows = a.rows.count, each = cuda->multiprocessors;
     int32_t *done = a.logits; /* in place of the scores */
-    int32_t fresh = k.codes == NULL;
-    void *of_raised[] = {&a, &out, &done, &k}, *of_rest[] = {&a, &out, &done, &fresh};
-    tamis_grid grid = {rows, 1, shared_of[TAMIS_CUDA_consume_raised_sm90]};
+    int32_t fresh = raised == NULL || raised->codes == NULL;
+    void *of_rest[] = {&a, &out, &done, &fresh};
+    tamis_grid grid = {rows, 1, 0};
     if (!fresh) {
-        TAMIS_TRY(tamis_cuda_launch(cuda, TAMIS_CUDA_consume_raised_sm90, grid, stream, of_raised,
-                                    error));
+        TAMIS_TRY(queue_raised(cuda, TAMIS_CUDA_consume_raised_sm90, score, selection, raised, done,
+                               stream, error));
     }
     grid.x = fresh || PAGES_CTAS * each > rows ? rows : PAGES_CTAS * each;
     grid.shared = shared_of[TAMIS_CUDA_consume_rows_sm90];

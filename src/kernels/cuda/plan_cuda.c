@@ -23,10 +23,6 @@ enum {
 
 static const int64_t work_most = (int64_t)256 << 20; /* with decoded K and lists */
 
-static int64_t least(int64_t a, int64_t b) {
-    return a < b ? a : b;
-}
-
 /* ---- decoded K ---- */
 
 int64_t tamis_cuda_raised_capacity(const tamis_indexer *indexer, const tamis_plan_limits *limits) {
@@ -76,11 +72,11 @@ tamis_source_room tamis_cuda_source_room(const tamis_indexer *indexer,
     const int64_t longest = tamis_plan_longest_row(&indexer->model, limits);
     const int64_t each =
         tamis_maxima_units(longest, tamis_model_block_size(&indexer->model)) * TAMIS_MAXIMA_UNIT;
-    room.lists = least(OWN_BYTES / (own_blocks(indexer) * 4), 2 * rows);
-    room.rows = least(least(room.lists, rows), TAMIS_TILE_ROWS);
+    room.lists = tamis_least(OWN_BYTES / (own_blocks(indexer) * 4), 2 * rows);
+    room.rows = tamis_least(tamis_least(room.lists, rows), TAMIS_TILE_ROWS);
     const int64_t left = work_most - raised - room_bytes(indexer, &room);
     const int64_t most = left / TAMIS_MAXIMA_UNIT * TAMIS_MAXIMA_UNIT;
-    room.maxima = least(room.rows * each, most > each ? most : each);
+    room.maxima = tamis_least(room.rows * each, most > each ? most : each);
     return room;
 }
 
@@ -119,13 +115,13 @@ tamis_tiling tamis_cuda_sparse_tiling(const tamis_indexer *indexer, const tamis_
 tamis_tiling tamis_cuda_group_tiling(const tamis_indexer *indexer,
                                      const tamis_plan_limits *limits) {
     tamis_tiling t = scores_tiling(1, indexer, limits); /* rounded up: a word is enough */
-    t.rows = least(t.rows, GROUP_ROWS);
+    t.rows = tamis_least(t.rows, GROUP_ROWS);
     return t;
 }
 
 tamis_tiling tamis_cuda_dense_tiling(const tamis_indexer *indexer, const tamis_plan_limits *limits,
                                      int64_t border) {
-    int64_t most = least(border, tamis_plan_longest_row(&indexer->model, limits));
+    int64_t most = tamis_least(border, tamis_plan_longest_row(&indexer->model, limits));
     return scores_tiling(pool_of(&indexer->model) > 0 ? most : 0, indexer, limits);
 }
 

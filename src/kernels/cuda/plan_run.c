@@ -44,7 +44,7 @@ static int paged(const tamis_layer_run *run) {
 
 /* Positions that a row sees at most, as far as the host knows. */
 static int64_t longest(const tamis_layer_run *run) {
-    return run->limit < run->plan->longest ? run->limit : run->plan->longest;
+    return tamis_least(run->limit, run->plan->longest);
 }
 
 /* Of a row's block maxima, then. */
@@ -58,7 +58,7 @@ static row_tile tile_at(const tamis_layer_run *run, int64_t r, int64_t rows) {
     t.r = r;
     t.of = (tamis_row_tile){0};
     t.rows = tamis_rows_at(&run->layer.rows, r);
-    t.rows.count = left < rows ? left : rows;
+    t.rows.count = tamis_least(left, rows);
     t.query = tamis_query_at(&run->layer.args->query, r);
     t.selection = tamis_selection_at(&run->layer.selection, r);
     return t;
@@ -391,8 +391,7 @@ tamis_status tamis_cuda_source_run(tamis_cuda_plan *plan, const tamis_step *step
     }
     const int64_t rows = run.end;
     for (; run.first < rows; run.first = run.end) {
-        const int64_t left = rows - run.first, most = plan->room.rows;
-        run.end = run.first + (left < most ? left : most);
+        run.end = tamis_least(rows, run.first + plan->room.rows);
         TAMIS_TRY(queue_stretch(&run, error));
     }
     return run.layer.role.role == TAMIS_ROLE_SOURCE ? tamis_cuda_queue_stamp(&run, error)

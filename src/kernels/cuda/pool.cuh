@@ -121,12 +121,7 @@ __device__ inline Ranks<QUADS> rank_marks(uint32_t (&sums)[THREADS / 32],
 #pragma unroll
         for (int h = 0; h < 2; h++) {
             const uint32_t own = counts >> (4 * h) & 0x0F0F0F0Fu;
-            uint32_t sum = own; /* at most 128 a byte */
-#pragma unroll
-            for (int d = 1; d < 32; d *= 2) {
-                uint32_t other = __shfl_up_sync(kAll, sum, d);
-                sum += lane >= d ? other : 0;
-            }
+            uint32_t sum = sum_to_lane<uint32_t>(own); /* at most 128 a byte */
             ranks.before[2 * w + h] = sum - own;
             ranks.all[2 * w + h] = __shfl_sync(kAll, sum, 31);
             total = __dp4a(ranks.all[2 * w + h], 0x01010101u, total);

@@ -10,7 +10,6 @@
  */
 #include "pool.cuh"
 #include "publish_args.h"
-#include "team.cuh"
 
 namespace tamis {
 
@@ -325,6 +324,33 @@ extern "C" __global__ void __launch_bounds__(tamis::kPublishThreads, 2)
 namespace tamis {
 
 constexpr int kTeamThreads = 1024, kTeamWarps = kTeamThreads / 32, kTeamSize = 8, kTeamQuads = 4;
+
+__device__ inline int team_rank() {
+    uint32_t rank;
+    asm("mov.u32 %0,%%cluster_ctarank;" : "=r"(rank));
+    return (int)rank;
+}
+
+__device__ inline void team_sync() {
+    asm volatile("barrier.cluster.arrive.release.aligned;\n\t"
+                 "barrier.cluster.wait.acquire.aligned;" ::
+                     : "memory");
+}
+
+/* What lies in shared memory here, in the CTA of a rank. */
+template <class T> __device__ inline T *at_rank(T *mine, int rank) {
+    uint64_t there;
+    asm("mapa.u64 %0,%1,%2;" : "=l"(there) : "l"((uint64_t)mine), "r"(rank));
+    return (T *)there;
+}
+
+__device__ inline uint32_t shared_at_rank(const void *mine, int rank) {
+    uint32_t there;
+    asm("mapa.shared::cluster.u32 %0,%1,%2;"
+        : "=r"(there)
+        : "r"((uint32_t)__cvta_generic_to_shared(mine)), "r"(rank));
+    return there;
+}
 
 /* This thread's maxima as quads, all loads in flight. */
 __device__ inline void load_maxima(const Maxima &maxima, int start, int chunk,

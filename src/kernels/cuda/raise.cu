@@ -62,10 +62,7 @@ struct Sums {
 
 __device__ inline Sums sum_up(uint32_t x, uint32_t (&sums)[32]) {
     const int lane = threadIdx.x & 31, warp = threadIdx.x / 32;
-    for (int i = 1; i < 32; i *= 2) {
-        const uint32_t left = __shfl_up_sync(kAll, x, i);
-        x += lane >= i ? left : 0;
-    }
+    x = sum_to_lane<uint32_t>(x);
     __syncthreads();
     if (lane == 31) {
         sums[warp] = x;

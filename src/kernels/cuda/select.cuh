@@ -135,12 +135,7 @@ struct PoolShared {
 /* Sum of the values of lower threads (and of all, in *all). Whole CTA; leaves at a barrier. */
 __device__ inline uint32_t scan_threads(PoolShared &s, uint32_t value, uint32_t *all) {
     const int lane = threadIdx.x & 31, warp = threadIdx.x / 32;
-    uint32_t sum = value;
-#pragma unroll
-    for (int d = 1; d < 32; d *= 2) {
-        uint32_t other = __shfl_up_sync(kAll, sum, d);
-        sum += lane >= d ? other : 0;
-    }
+    uint32_t sum = sum_to_lane<uint32_t>(value);
     if (lane == 31) {
         s.sums[warp] = sum;
     }

@@ -380,12 +380,7 @@ __device__ inline void source_few(const tamis_mqa_logits_args &a, const tamis_ro
         if (rows.end - rows.first > 32) {
             units = scan(base, count, longest);
         }
-        int64_t sum = units;
-#pragma unroll
-        for (int i = 1; i < 32; i *= 2) {
-            int64_t left = __shfl_up_sync(kAll, sum, i);
-            sum += lane >= i ? left : 0;
-        }
+        int64_t sum = sum_to_lane<int64_t>(units);
         const int64_t from = at + sum - units;
         const int32_t first = (int32_t)max(lo - from, (int64_t)0);
         const int32_t end = (int32_t)min(hi - from, (int64_t)units);

@@ -119,12 +119,7 @@ __device__ inline void scan_rows(const tamis_mqa_logits_args &a, int64_t base, S
     const int lane = threadIdx.x & 31, warp = threadIdx.x / 32;
     int32_t units, count, longest;
     scan_row(a, s.rows.end, base + threadIdx.x, units, count, longest);
-    int64_t sum = units;
-#pragma unroll
-    for (int i = 1; i < 32; i *= 2) {
-        int64_t left = __shfl_up_sync(kAll, sum, i);
-        sum += lane >= i ? left : 0;
-    }
+    int64_t sum = sum_to_lane<int64_t>(units);
     if (lane == 31) {
         s.sums[warp] = sum;
     }

@@ -80,12 +80,7 @@ extern "C" __global__ void __launch_bounds__(tamis::kTileThreads)
     uint32_t units[TAMIS_TILE_RUN], longest;
     const int in = (int)clamp(a.rows - first, 0, TAMIS_TILE_RUN);
     const uint32_t own = units_of_run(a, first, in, units, longest);
-    uint32_t sum = own;
-#pragma unroll
-    for (int i = 1; i < 32; i *= 2) {
-        const uint32_t left = __shfl_up_sync(kAll, sum, i);
-        sum += lane >= i ? left : 0;
-    }
+    uint32_t sum = sum_to_lane<uint32_t>(own);
     longest = __reduce_max_sync(kAll, longest);
     if (lane == 31) {
         s.sums[warp] = sum;
