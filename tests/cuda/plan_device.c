@@ -102,13 +102,17 @@ static void put_scales(uint8_t *scales, int odd) {
     }
 }
 
+uint8_t *page_scales(const tamis_k_cache *c, int64_t slot) {
+    uint8_t *page = c->codes + slot / c->page_size * c->stride;
+    return page + c->page_size * 64 + slot % c->page_size * 4;
+}
+
 layers *close_layers(shape s, const request *requests, int32_t count) {
     layers *l = layers_make(s, requests, count);
     for (int k = 0; k < 2; k++) {
         const tamis_k_cache *c = &l->keys[k].cache;
         for (int64_t i = 0; i < c->size * c->page_size; i++) {
-            uint8_t *page = c->codes + i / c->page_size * c->stride;
-            put_scales(page + c->page_size * 64 + i % c->page_size * 4, 90);
+            put_scales(page_scales(c, i), 90);
         }
     }
     for (int32_t layer = 0; layer < LAYERS; layer++) {

@@ -36,6 +36,8 @@ void gpu_read(void *to, const void *from, int64_t bytes);
 void gpu_sync(void);
 void gpu_call(int result, const char *what);
 
+/* The four scales of a slot of MXFP4 pages of 128 dims. */
+uint8_t *page_scales(const tamis_k_cache *c, int64_t slot);
 /* Layers of 32 heads of 128 and pages, K and queries of which have scales that lie close together,
  * but for some. */
 layers *close_layers(shape s, const request *requests, int32_t count);

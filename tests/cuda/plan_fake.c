@@ -290,35 +290,49 @@ static void runs(void **state) {
 /* What launched gives its plan. */
 static int64_t auto_most = TAMIS_CUDA_AUTO_MOST;
 
-/* Launches of a layer of one step: the routes that its plan may need, scores and selection in one
- * kernel where the shape allows. */
-static int launched(const layers *l, int32_t mode, int64_t auto_rows, int64_t auto_share,
-                    int64_t max_context, int32_t layer) {
-    tamis_indexer *indexer = layers_indexer(l, "auto", mode);
-    tamis_plan_limits limits = twin_limits(l, ROWS);
+/* A plan of at most `rows` rows. */
+static tamis_cuda_plan *plan_for(const layers *l, const tamis_indexer *indexer, int64_t rows,
+                                 int64_t max_context) {
+    tamis_plan_limits limits = twin_limits(l, rows);
     tamis_cuda_plan *plan;
-    tamis_step step;
     tamis_error e = {0};
     limits.max_context = max_context;
     succeeded(tamis_cuda_plan_create(cuda, indexer, &limits, far,
                                      tamis_cuda_plan_bytes(indexer, &limits, &e), NULL, &plan, &e),
               &e, __LINE__);
+    return plan;
+}
+
+/* Of a layer of one step. */
+static int launches_of(tamis_cuda_plan *plan, const layers *l, int32_t layer, int64_t rows) {
+    tamis_step step;
+    tamis_error e = {0};
+    succeeded(tamis_cuda_step_make(plan, &l->batch, &step, NULL, &e), &e, __LINE__);
+    int before = machine->launches;
+    outcome out = outcome_make(l, layer, rows);
+    tamis_layer_args args = layers_args(l, layer, &out);
+    succeeded((layers_consumes(l, layer) ? tamis_cuda_consumer_run
+                                         : tamis_cuda_source_run)(plan, &step, &args, NULL, &e),
+              &e, __LINE__);
+    return machine->launches - before;
+}
+
+/* Launches of a layer of one step: the routes that its plan may need, scores and selection in one
+ * kernel where the shape allows. */
+static int launched(const layers *l, int32_t mode, int64_t auto_rows, int64_t auto_share,
+                    int64_t max_context, int32_t layer) {
+    tamis_indexer *indexer = layers_indexer(l, "auto", mode);
+    tamis_cuda_plan *plan = plan_for(l, indexer, ROWS, max_context);
     assert_int_equal(plan->auto_rows, TAMIS_CUDA_AUTO_ROWS);
     assert_int_equal(plan->auto_share, TAMIS_CUDA_AUTO_SHARE);
     assert_int_equal(plan->auto_most, TAMIS_CUDA_AUTO_MOST);
     plan->auto_most = auto_most;
     plan->auto_rows = auto_rows;
     plan->auto_share = auto_share;
-    succeeded(tamis_cuda_step_make(plan, &l->batch, &step, NULL, &e), &e, __LINE__);
-    int before = machine->launches;
-    outcome out = outcome_make(l, layer, ROWS);
-    tamis_layer_args args = layers_args(l, layer, &out);
-    succeeded((layers_consumes(l, layer) ? tamis_cuda_consumer_run
-                                         : tamis_cuda_source_run)(plan, &step, &args, NULL, &e),
-              &e, __LINE__);
+    int launches = launches_of(plan, l, layer, ROWS);
     tamis_cuda_plan_destroy(plan);
     tamis_indexer_destroy(indexer);
-    return machine->launches - before;
+    return launches;
 }
 
 static void routes(void **state) {
@@ -348,25 +362,14 @@ static void routes(void **state) {
 /* Of a source whose plan has room for `rows` rows of a stretch and block maxima of `maxima`. */
 static int source_launches(const layers *l, int64_t rows, int64_t maxima, int64_t max_context) {
     tamis_indexer *indexer = layers_indexer(l, "auto", TAMIS_SPARSE_ON);
-    tamis_plan_limits limits = twin_limits(l, l->batch.tokens);
-    limits.max_context = max_context;
-    tamis_error e = {0};
-    tamis_cuda_plan *plan;
-    tamis_step step;
-    succeeded(tamis_cuda_plan_create(cuda, indexer, &limits, far,
-                                     tamis_cuda_plan_bytes(indexer, &limits, &e), NULL, &plan, &e),
-              &e, __LINE__);
+    tamis_cuda_plan *plan = plan_for(l, indexer, l->batch.tokens, max_context);
     plan->room.rows = rows;
     plan->room.maxima =
         maxima * tamis_maxima_units(plan->longest, l->shape.block) * TAMIS_MAXIMA_UNIT;
-    succeeded(tamis_cuda_step_make(plan, &l->batch, &step, NULL, &e), &e, __LINE__);
-    int before = machine->launches;
-    outcome out = outcome_make(l, LAYER_SOURCE, l->batch.tokens);
-    tamis_layer_args args = layers_args(l, LAYER_SOURCE, &out);
-    succeeded(tamis_cuda_source_run(plan, &step, &args, NULL, &e), &e, __LINE__);
+    int launches = launches_of(plan, l, LAYER_SOURCE, l->batch.tokens);
     tamis_cuda_plan_destroy(plan);
     tamis_indexer_destroy(indexer);
-    return machine->launches - before;
+    return launches;
 }
 
 /* gate and stamp; of a stretch: a cut where it is the device's, maxima and lists of each tile, then

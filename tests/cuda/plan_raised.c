@@ -47,8 +47,7 @@ static int32_t byte_of(const uint8_t *codes, int64_t j, int d) {
 
 /* K of plain row r: its scale, and dim d doubled and raised. */
 static float scale_of(const keys *k, int64_t r, int *most) {
-    const uint8_t *s = k->cache.codes + k->slot[r] / k->cache.page_size * k->cache.stride +
-                       k->cache.page_size * 64 + k->slot[r] % k->cache.page_size * 4;
+    const uint8_t *s = page_scales(&k->cache, k->slot[r]);
     int least = 255;
     *most = 0;
     for (int g = 0; g < 4; g++) {
@@ -64,7 +63,7 @@ static int32_t raised_dim(const keys *k, int64_t r, int d, int most) {
     const uint8_t *page = k->cache.codes + k->slot[r] / k->cache.page_size * k->cache.stride;
     int64_t at = k->slot[r] % k->cache.page_size;
     int code = page[at * 64 + d / 2] >> (d % 2 * 4) & 15;
-    int value = doubled[code & 7] << (3 - (most - page[k->cache.page_size * 64 + at * 4 + d / 32]));
+    int value = doubled[code & 7] << (3 - (most - page_scales(&k->cache, k->slot[r])[d / 32]));
     return code & 8 ? -value : value;
 }
 
@@ -225,8 +224,7 @@ static void falling_rows(int32_t rows) {
     for (int k = 0; k < 2; k++) {
         const keys *own = &l->keys[k];
         for (int64_t r = own->start[0] + HIGH; r < own->start[1]; r++) {
-            uint8_t *page = own->cache.codes + own->slot[r] / s.page_size * own->cache.stride;
-            uint8_t *scales = page + s.page_size * 64 + own->slot[r] % s.page_size * 4;
+            uint8_t *scales = page_scales(&own->cache, own->slot[r]);
             for (int g = 0; g < 4; g++) {
                 scales[g] = (uint8_t)(scales[g] - 24);
             }
