@@ -63,7 +63,6 @@ ENTRY(cuGetErrorName, (tamis_cu_result result, const char **name)) {
 ENTRY(cuLaunchKernel, (tamis_cu_handle function, unsigned grid_x, unsigned grid_y, unsigned grid_z,
                        unsigned block_x, unsigned block_y, unsigned block_z, unsigned shared_bytes,
                        tamis_cu_handle stream, void **parameters, void **extra)) {
-    (void)function;
     (void)grid_z;
     (void)block_x;
     (void)block_y;
@@ -71,6 +70,7 @@ ENTRY(cuLaunchKernel, (tamis_cu_handle function, unsigned grid_x, unsigned grid_
     (void)parameters;
     (void)extra;
     machine.launches++;
+    machine.seen += machine.watched && function == machine.watched;
     machine.grid_x = grid_x;
     machine.grid_y = grid_y;
     machine.shared = shared_bytes;

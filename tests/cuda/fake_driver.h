@@ -11,6 +11,8 @@ typedef struct fake_machine {
     int loaded, unloaded, launches;       /* calls */
     void *stream;                         /* of the last launch */
     unsigned grid_x, grid_y, shared;
+    tamis_cu_handle watched; /* a kernel */
+    int seen;                /* launches of it */
 } fake_machine;
 
 /* The one machine there is; tests find it by dlsym. */

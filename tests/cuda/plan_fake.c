@@ -63,14 +63,31 @@ static void creation(void **state) {
     tamis_indexer_destroy(indexer);
 }
 
-/* Every kind of tile, with decoded K and a source's lists beside it, inside 256 MiB. */
-static void check_tiles(const tamis_indexer *indexer, const tamis_plan_limits *limits) {
+/* A plan of at most `rows` rows. */
+static tamis_cuda_plan *plan_for(const layers *l, const tamis_indexer *indexer, int64_t rows,
+                                 int64_t max_context) {
+    tamis_plan_limits limits = twin_limits(l, rows);
+    tamis_cuda_plan *plan;
+    tamis_error e = {0};
+    limits.max_context = max_context;
+    succeeded(tamis_cuda_plan_create(cuda, indexer, &limits, far,
+                                     tamis_cuda_plan_bytes(indexer, &limits, &e), NULL, &plan, &e),
+              &e, __LINE__);
+    return plan;
+}
+
+/* Every kind of tile, with decoded K and a source's lists beside it, inside 256 MiB; those of the
+ * dense route inside the plan's scratch, however short the host knows their rows to be. */
+static void check_tiles(const tamis_cuda_plan *plan) {
+    const tamis_indexer *indexer = plan->indexer;
+    const tamis_plan_limits *limits = &plan->limits;
+    const int64_t longest = tamis_cuda_dense_longest(indexer, limits);
     const int64_t own = indexer->model.index_topk + 1;
     const tamis_source_room room = tamis_cuda_source_room(indexer, limits);
-    const tamis_tiling tilings[] = {
-        tamis_cuda_sparse_tiling(indexer, limits, 2048),
-        tamis_cuda_sparse_tiling(indexer, limits, own), tamis_cuda_group_tiling(indexer, limits),
-        tamis_cuda_dense_tiling(indexer, limits, tamis_cuda_border(indexer))};
+    const tamis_tiling tilings[] = {tamis_cuda_sparse_tiling(indexer, limits, 2048),
+                                    tamis_cuda_sparse_tiling(indexer, limits, own),
+                                    tamis_cuda_group_tiling(indexer, limits),
+                                    tamis_cuda_dense_tiling(plan, longest)};
     const int64_t beside =
         tamis_cuda_raised_capacity(indexer, limits) * 132 + room.lists * own * 4 + room.rows * 4;
     for (int i = 0; i < COUNT(tilings); i++) {
@@ -79,6 +96,11 @@ static void check_tiles(const tamis_indexer *indexer, const tamis_plan_limits *l
     }
     assert_true(room.maxima + beside <= 256 << 20);
     assert_in_range(room.rows, 1, room.lists);
+    assert_true(plan->work_bytes + beside <= 256 << 20);
+    for (int64_t shorter = longest; shorter >= 0; shorter -= 31) {
+        tamis_tiling t = tamis_cuda_dense_tiling(plan, shorter);
+        assert_true(t.each * t.rows <= plan->work_bytes && t.each >= shorter * 4 && t.rows >= 1);
+    }
 }
 
 /* Positions that a plan can decode. */
@@ -129,7 +151,9 @@ static void workspace(void **state) {
         int64_t bytes = tamis_cuda_plan_bytes(indexer, &limits, NULL);
         assert_true(bytes > arrays + tamis_cuda_raised_capacity(indexer, &limits) * 132);
         assert_true(bytes <= arrays + (256 << 20));
-        check_tiles(indexer, &limits);
+        tamis_cuda_plan *plan = plan_for(l, indexer, 16384, limits.max_context);
+        check_tiles(plan);
+        tamis_cuda_plan_destroy(plan);
         tamis_indexer_destroy(indexer);
     }
 }
@@ -290,19 +314,6 @@ static void runs(void **state) {
 /* What launched gives its plan. */
 static int64_t auto_most = TAMIS_CUDA_AUTO_MOST;
 
-/* A plan of at most `rows` rows. */
-static tamis_cuda_plan *plan_for(const layers *l, const tamis_indexer *indexer, int64_t rows,
-                                 int64_t max_context) {
-    tamis_plan_limits limits = twin_limits(l, rows);
-    tamis_cuda_plan *plan;
-    tamis_error e = {0};
-    limits.max_context = max_context;
-    succeeded(tamis_cuda_plan_create(cuda, indexer, &limits, far,
-                                     tamis_cuda_plan_bytes(indexer, &limits, &e), NULL, &plan, &e),
-              &e, __LINE__);
-    return plan;
-}
-
 /* Of a layer of one step. */
 static int launches_of(tamis_cuda_plan *plan, const layers *l, int32_t layer, int64_t rows) {
     tamis_step step;
@@ -357,6 +368,39 @@ static void routes(void **state) {
     assert_int_equal(launched(l, TAMIS_SPARSE_ON, 1, 1, 300, LAYER_CONSUMER), 2);
     assert_int_equal(launched(l, TAMIS_SPARSE_AUTO, 1, 1, 300, LAYER_CONSUMER), 4);
     assert_int_equal(launched(l, TAMIS_SPARSE_ON, 1, 1, 300, LAYER_SOURCE), 5);
+}
+
+/* The routes of a consumer whose plan may have rows of both, when its page tables bound lengths to
+ * `pages` pages. */
+static void narrow(layers *l, int32_t mode, int64_t pages, int sparse, int dense) {
+    tamis_cu_handle *kernels = cuda->kernels;
+    l->batch.page_table_width[0] = l->batch.page_table_width[1] = pages;
+    machine->watched = (void *)machine; /* which none is */
+    machine->seen = 0;
+    kernels[TAMIS_CUDA_sparse_mqa_logits_smxx_h32_d64] = machine->watched;
+    int launches = launched(l, mode, 1, 1, 300, LAYER_CONSUMER);
+    kernels[TAMIS_CUDA_sparse_mqa_logits_smxx_h32_d64] = NULL;
+    assert_int_equal(machine->seen, sparse);
+    assert_int_equal(launches, 1 + 2 * sparse + 2 * dense);
+    machine->watched = NULL;
+}
+
+static void widths(void **state) {
+    const int64_t border = 6 * 8 / 4 * TAMIS_CUDA_AUTO_QUARTERS, page = sizes.page_size;
+    (void)state;
+    seed(8);
+    layers *l = layers_make(sizes, some, COUNT(some));
+    assert_true(l->batch.page_table_stride[0] * page > border + page);
+    narrow(l, TAMIS_SPARSE_AUTO, border / page, 0, 1);
+    narrow(l, TAMIS_SPARSE_AUTO, border / page + 1, 1, 1);
+    narrow(l, TAMIS_SPARSE_AUTO, 0, 0, 1);
+    narrow(l, TAMIS_SPARSE_ON, border / page, 1, 0);
+    narrow(l, TAMIS_SPARSE_ON, 0, 1, 0);
+    narrow(l, TAMIS_SPARSE_OFF, border / page + 1, 0, 1);
+    l->batch.page_table[0] = l->batch.page_table[1] = NULL;
+    l->batch.tokens = l->batch.requests = 0; /* padding alone, which reads no table */
+    l->batch.padded_rows = ROWS;
+    narrow(l, TAMIS_SPARSE_AUTO, 0, 1, 0);
 }
 
 /* Of a source whose plan has room for `rows` rows of a stretch and block maxima of `maxima`. */
@@ -429,15 +473,12 @@ static int after(void **state) {
 }
 
 int main(void) {
-    static const struct CMUnitTest list[] = {cmocka_unit_test_teardown(creation, after),
-                                             cmocka_unit_test_teardown(workspace, after),
-                                             cmocka_unit_test_teardown(steps, after),
-                                             cmocka_unit_test_teardown(runs, after),
-                                             cmocka_unit_test_teardown(decoded, after),
-                                             cmocka_unit_test_teardown(raises, after),
-                                             cmocka_unit_test_teardown(routes, after),
-                                             cmocka_unit_test_teardown(tiles, after),
-                                             cmocka_unit_test(cuts)};
+    static const struct CMUnitTest list[] = {
+        cmocka_unit_test_teardown(creation, after), cmocka_unit_test_teardown(workspace, after),
+        cmocka_unit_test_teardown(steps, after),    cmocka_unit_test_teardown(runs, after),
+        cmocka_unit_test_teardown(decoded, after),  cmocka_unit_test_teardown(raises, after),
+        cmocka_unit_test_teardown(routes, after),   cmocka_unit_test_teardown(widths, after),
+        cmocka_unit_test_teardown(tiles, after),    cmocka_unit_test(cuts)};
     tamis_error e = {0};
     void *library = dlopen("libcuda.so.1", RTLD_NOW);
     fake_machine *(*machine_of)(void) = NULL;

@@ -37,9 +37,9 @@ static void compare_layer(tamis_plan *cpu, const tamis_step *cpu_step, tamis_cud
     outcome_same(&got, &want, text);
 }
 
-/* Two steps of one plan, every layer. */
+/* Two steps of one plan, every layer; consumers by page tables of `narrower` fewer entries. */
 static void compare_in(layers *l, int64_t padding, int32_t sparse_logits, int64_t max_context,
-                       const char *what) {
+                       int64_t narrower, const char *what) {
     int64_t rows = l->batch.tokens + padding;
     l->batch.padded_rows = padding ? rows : 0;
     tamis_indexer *indexer = layers_indexer(l, "auto", sparse_logits);
@@ -49,8 +49,12 @@ static void compare_in(layers *l, int64_t padding, int32_t sparse_logits, int64_
     for (int turn = 0; turn < 2; turn++) {
         tamis_step cpu_step = layers_step(cpu, &l->batch), step = twin_step(plan, &t);
         for (int32_t layer = 0; layer < LAYERS; layer++) {
+            const int64_t less = layers_selects(layer) && layers_consumes(l, layer) ? narrower : 0;
+            tamis_step its = step;
+            its.page_table_width[0] -= less;
+            its.page_table_width[1] -= less;
             if (layers_selects(layer)) {
-                compare_layer(cpu, &cpu_step, plan, &step, &t, layer, rows, what);
+                compare_layer(cpu, &cpu_step, plan, &its, &t, layer, rows, what);
             }
         }
     }
@@ -62,7 +66,7 @@ static void compare_in(layers *l, int64_t padding, int32_t sparse_logits, int64_
 }
 
 static void compare(layers *l, int64_t padding, int32_t sparse_logits, const char *what) {
-    compare_in(l, padding, sparse_logits, 0, what);
+    compare_in(l, padding, sparse_logits, 0, 0, what);
 }
 
 static void on_shapes(int first, int last, int32_t sparse_logits) {
@@ -117,6 +121,20 @@ static void pool(void **state) {
     }
 }
 
+/* Rows that all take the dense route: as page tables say, or as the device alone knows; or as a
+ * consumer's tables say and its source's do not. */
+static void inside(shape s, const request *requests, int32_t count, int64_t border) {
+    enum { SPARE = 3 }; /* entries of page tables that nobody uses */
+    for (int wider = 0; wider < 3; wider++) {
+        layers *l = layers_make(s, requests, count);
+        for (int k = 0; k < 2 && wider && s.page_size; k++) {
+            l->batch.page_table_width[k] += SPARE;
+        }
+        compare_in(l, 5, TAMIS_SPARSE_AUTO, 2 * border, wider == 2 && s.page_size ? SPARE : 0,
+                   wider ? "wide tables" : "narrow tables");
+    }
+}
+
 /* Rows of both routes in one step, where few rows are and where scores and selection are one
  * kernel. */
 static void routes(void **state) {
@@ -133,6 +151,8 @@ static void routes(void **state) {
         seed(140 + (uint64_t)i);
         compare(layers_make(*s, both, COUNT(both) - i % 2), 0, TAMIS_SPARSE_AUTO, "both routes");
         compare(layers_make(*s, both + 1, 2), 3, TAMIS_SPARSE_AUTO, "few rows of both routes");
+        const request short_ones[] = {{border, 140}, {border - 1, 3}, {0, 0}, {700, 130}};
+        inside(*s, short_ones, COUNT(short_ones) - i % 2, border);
     }
 }
 
@@ -172,7 +192,7 @@ static void tiles(void **state) {
     (void)state;
     for (int32_t mode = TAMIS_SPARSE_OFF; mode <= TAMIS_SPARSE_AUTO; mode++) {
         seed(120);
-        compare_in(layers_make(s, many, COUNT(many)), 2, mode, 1 << 20, "tiles");
+        compare_in(layers_make(s, many, COUNT(many)), 2, mode, 1 << 20, 0, "tiles");
     }
 }
 

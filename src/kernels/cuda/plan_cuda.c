@@ -96,15 +96,19 @@ int64_t tamis_cuda_border(const tamis_indexer *indexer) {
     }
 }
 
+static tamis_tiling tiling_in(int64_t bytes, int64_t scores, int64_t rows) {
+    tamis_tiling t;
+    t.each = tamis_round_up(scores > 1 ? scores : 1, 32) * 4; /* whole steps of decode.cu */
+    t.rows = tamis_cuda_fitting(bytes, t.each, rows);
+    return t;
+}
+
 static tamis_tiling scores_tiling(int64_t scores, const tamis_indexer *indexer,
                                   const tamis_plan_limits *limits) {
     const int64_t raised = tamis_cuda_raised_capacity(indexer, limits) * TAMIS_RAISED_BYTES;
     tamis_source_room room = tamis_cuda_source_room(indexer, limits);
-    tamis_tiling t;
-    t.each = tamis_round_up(scores > 1 ? scores : 1, 32) * 4; /* whole steps of decode.cu */
-    t.rows = tamis_cuda_fitting(work_most - raised - room_bytes(indexer, &room), t.each,
-                                tamis_plan_max_rows(limits));
-    return t;
+    return tiling_in(work_most - raised - room_bytes(indexer, &room), scores,
+                     tamis_plan_max_rows(limits));
 }
 
 tamis_tiling tamis_cuda_sparse_tiling(const tamis_indexer *indexer, const tamis_plan_limits *limits,
@@ -119,10 +123,14 @@ tamis_tiling tamis_cuda_group_tiling(const tamis_indexer *indexer,
     return t;
 }
 
-tamis_tiling tamis_cuda_dense_tiling(const tamis_indexer *indexer, const tamis_plan_limits *limits,
-                                     int64_t border) {
-    int64_t most = tamis_least(border, tamis_plan_longest_row(&indexer->model, limits));
-    return scores_tiling(pool_of(&indexer->model) > 0 ? most : 0, indexer, limits);
+int64_t tamis_cuda_dense_longest(const tamis_indexer *indexer, const tamis_plan_limits *limits) {
+    const tamis_model *model = &indexer->model;
+    const int64_t border = tamis_cuda_border(indexer);
+    return pool_of(model) > 0 ? tamis_least(border, tamis_plan_longest_row(model, limits)) : 0;
+}
+
+tamis_tiling tamis_cuda_dense_tiling(const tamis_cuda_plan *plan, int64_t longest) {
+    return tiling_in(plan->work_bytes, longest, plan->max_rows);
 }
 
 static int64_t work_bytes(const tamis_indexer *indexer, const tamis_plan_limits *limits) {
@@ -131,7 +139,7 @@ static int64_t work_bytes(const tamis_indexer *indexer, const tamis_plan_limits 
     const tamis_tiling tilings[] = {
         tamis_cuda_sparse_tiling(indexer, limits, own_blocks(indexer)),
         tamis_cuda_sparse_tiling(indexer, limits, blocks), tamis_cuda_group_tiling(indexer, limits),
-        tamis_cuda_dense_tiling(indexer, limits, tamis_cuda_border(indexer))};
+        scores_tiling(tamis_cuda_dense_longest(indexer, limits), indexer, limits)};
     int64_t most = tamis_cuda_source_room(indexer, limits).maxima;
     for (int i = 0; i < (int)(sizeof tilings / sizeof *tilings); i++) {
         int64_t bytes = tilings[i].each * tilings[i].rows;
@@ -176,7 +184,8 @@ static int64_t lay_out(const tamis_indexer *indexer, const tamis_plan_limits *li
     plan->own_count = tamis_plan_take(memory, &at, plan->room.rows * 4);
     plan->tile_starts = tamis_plan_take(memory, &at, starts_of(&plan->room) * 4);
     plan->tile_at = tamis_plan_take(memory, &at, plan->room.rows * 4);
-    plan->work = tamis_plan_take(memory, &at, work_bytes(indexer, limits));
+    plan->work_bytes = work_bytes(indexer, limits);
+    plan->work = tamis_plan_take(memory, &at, plan->work_bytes);
     plan->raised.scales = tamis_plan_take(memory, &at, raised * 4);
     plan->raised.codes = tamis_plan_take(memory, &at, raised * 128);
     plan->raised.codes = raised > 0 ? plan->raised.codes : NULL;

@@ -61,7 +61,8 @@ struct tamis_cuda_plan {
     int32_t *own, *own_count; /* [room.lists][topk + 1], [room.rows] */
     int32_t *tile_starts;     /* [room.rows / TAMIS_TILE_RUN + 2] */
     uint32_t *tile_at;        /* [room.rows] */
-    uint8_t *work;            /* of one tile */
+    uint8_t *work;            /* [work_bytes] of one tile */
+    int64_t work_bytes;
     tamis_raised_k raised;   /* codes NULL: the plan has no room, or the device no kernel, for it */
     int64_t raised_capacity; /* positions */
     tamis_raised_stamp *raised_stamp;
@@ -83,9 +84,10 @@ tamis_tiling tamis_cuda_sparse_tiling(const tamis_indexer *indexer, const tamis_
                                       int64_t width);
 /* The same where consume_sm90.cu takes them, which keeps no scores. */
 tamis_tiling tamis_cuda_group_tiling(const tamis_indexer *indexer, const tamis_plan_limits *limits);
-/* Of a consumer's dense route, which runs behind the other in the same scratch. */
-tamis_tiling tamis_cuda_dense_tiling(const tamis_indexer *indexer, const tamis_plan_limits *limits,
-                                     int64_t border);
+/* Of a consumer's dense route, which runs behind the other in the same scratch: rows of at most
+ * `longest` positions, which is at most what tamis_cuda_dense_longest says. */
+tamis_tiling tamis_cuda_dense_tiling(const tamis_cuda_plan *plan, int64_t longest);
+int64_t tamis_cuda_dense_longest(const tamis_indexer *indexer, const tamis_plan_limits *limits);
 /* Positions that a row of the dense route sees at most: -1 where no row takes it, INT32_MAX where
  * all do. */
 int64_t tamis_cuda_border(const tamis_indexer *indexer);

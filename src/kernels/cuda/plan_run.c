@@ -160,7 +160,7 @@ static tamis_status begin(tamis_cuda_plan *plan, const tamis_step *step,
     use_decoded(run, consumer);
     run->border = consumer && !listed_alone(run) ? tamis_cuda_border(plan->indexer) : -1;
     run->dense = run->border >= 0;
-    run->sparse = run->border < plan->longest;
+    run->sparse = run->border < longest(run);
     return tamis_check_device_rows(&run->layer.rows, &args->k, error);
 }
 
@@ -277,9 +277,7 @@ static tamis_status queue_dense(const tamis_layer_run *run, const row_tile *t, b
     dense.rows.ke = run->plan->gated[1] + t->r;
     tamis_topk_args topk = topk_of(run, &dense, l);
     const int32_t live_only = run->sparse ? TAMIS_TOPK_LIVE_ONLY : 0;
-    if (run->plan->longest < topk.width) {
-        topk.width = run->plan->longest;
-    }
+    topk.width = tamis_least(topk.width, longest(run));
     TAMIS_TRY(queue_scores(run, &dense, error));
     return tamis_cuda_queue_topk(run->plan->cuda, &topk,
                                  TAMIS_TOPK_GATHER | TAMIS_TOPK_WHOLE | live_only, run->limit,
@@ -408,7 +406,7 @@ tamis_status tamis_cuda_consumer_run(tamis_cuda_plan *plan, const tamis_step *st
         TAMIS_TRY(queue_listed(&run, published, sparse_tile, error));
     }
     if (run.dense) {
-        run.tiling = tamis_cuda_dense_tiling(plan->indexer, &plan->limits, run.border);
+        run.tiling = tamis_cuda_dense_tiling(plan, tamis_least(run.border, longest(&run)));
         TAMIS_TRY(queue_tiles(&run, run.tiling.rows, dense_tile, error));
     }
     return TAMIS_OK;
