@@ -167,6 +167,7 @@ class Plan:
         k_starts: Mapping[int, Any] | None = None,
         tokens: int | None = None,
         padded_rows: int = 0,
+        max_context: int | None = None,
         stream: Stream = None,
     ) -> Step:
         """Makes a step; the last one ends. Page tables are pointed to until its last run.
@@ -179,6 +180,9 @@ class Plan:
             tokens: query tokens in all; None on the CPU: the last of ``query_start``. On a GPU, a
                 capacity that has to be given.
             padded_rows: rows that the step is padded to, e.g. a graph's.
+            max_context: at least the longest of ``context``, where the host knows it: page tables
+                are read no further. On a GPU less is queued then, and longer requests are cut to
+                it, also in a replay of a graph that was captured with it.
         """
         c = require("context", context, INT64, (None,), self.device)
         requests = c.shape[0]
@@ -196,7 +200,7 @@ class Plan:
             i = _ratio("page_tables", ratio)
             v = require(f"page_tables[{ratio}]", table, INT32, (requests, None), self.device)
             b.page_table[i] = v.pointer
-            b.page_table_width[i] = v.shape[1]
+            b.page_table_width[i] = self._pages(max_context, ratio, v.shape[1])
             b.page_table_stride[i] = stride(v, 0, v.shape[1])
             keep.append(v)
         for ratio, start in (k_starts or {}).items():
@@ -212,6 +216,15 @@ class Plan:
             where = stream_handle(stream, self.device)
             self._cuda.run(lib.tamis_cuda_step_make, self.handle, batch, step.address, where)
         return step
+
+    def _pages(self, max_context: int | None, ratio: int, width: int) -> int:
+        """Entries of a page table that requests of max_context tokens have."""
+        if max_context is None:
+            return width
+        longest = arrays.integer("max_context", max_context, 64)
+        if longest < 0:
+            raise ArgumentError("max_context", "0 or more", str(longest))
+        return min(width, -(-(longest // ratio) // self.indexer.page_size))
 
     # ---- layers ---------------------------------------------------------------------------------
 

@@ -274,6 +274,32 @@ def test_page_tables_keep_their_strides():
     assert np.array_equal(made.selection.positions, want)
 
 
+def test_a_longest_context_narrows_page_tables():
+    server = Server(3)
+    plan = server.indexer.plan(**LIMITS)
+    context, starts = np.array([50, 60, 70]), np.array([0, 1, 2, 3], np.int32)
+    query = server.queries(3)
+
+    def step(longest):
+        made = plan.step(context, starts, page_tables=server.tables, max_context=longest)
+        return made, list(made.struct.page_table_width), list(made.struct.page_table_stride)
+
+    whole, widths, strides = step(None)
+    assert widths == strides == [server.tables[1].shape[1], server.tables[2].shape[1]]
+    want = plan.layer(3, server.k[1], query).run(whole).positions.copy()
+    for longest in (70, 80):  # 16 positions a page; ratio 2 has half of them
+        narrow, narrowed, kept = step(longest)
+        assert narrowed == [5, 3] and kept == strides
+        assert np.array_equal(plan.layer(3, server.k[1], query).run(narrow).positions, want)
+    assert step(81)[1] == [6, 3] and step(1 << 40)[1] == widths
+    with pytest.raises(errors.Error, match="required positions that its page table has, found 70"):
+        step(64)
+    with pytest.raises(errors.ArgumentError, match="max_context: required 0 or more, found -1"):
+        step(-1)
+    with pytest.raises(errors.ArgumentError, match="max_context: required an integer"):
+        step("far")
+
+
 def test_short_steps_are_told():
     server = Server(3)
     plan = server.indexer.plan(**LIMITS)
