@@ -157,8 +157,8 @@ TAMIS_STAGE_LIST(TAMIS_CUDA_STAGE_DECLARE)
  * Differences from a plan on the CPU, none of which a result shows:
  * - Rows stand in the order of the flat batch: token[r] = r.
  * - indexer_sparse_logits "auto" scores listed blocks alone in steps of few rows (docs/cuda.md). In
- *   others the device compares each row's length with a measured crossover, the pool or 7 quarters
- *   of it: a captured graph routes by the lengths of its replay.
+ *   others the device compares each row's length with a measured crossover, 7 quarters of the pool:
+ *   a captured graph routes by the lengths of its replay.
  * - What only the device knows is guarded there. A consumer whose blocks are missing, of another
  *   step, source, smaller cache or number of rows, or published twice, writes rows of -1 and
  *   nothing else; tamis_cuda_plan_status tells.
@@ -201,6 +201,11 @@ TAMIS_API void tamis_cuda_plan_destroy(tamis_cuda_plan *plan);
  * counts lie on the device, its `plan` is NULL, and its counts' serial, not the struct's, is what
  * stamps compare: a replayed graph advances it. Errors as tamis_step_make, as far as no array is
  * read.
+ *
+ * Lengths are cut to what page_table_width holds, all that the host knows of them: one that is no
+ * wider than the step's longest context (the stride may be) lets layers queue less, and "auto" one
+ * route alone where no row is beyond its crossover. A graph keeps the width that it was captured
+ * with.
  */
 TAMIS_API tamis_status tamis_cuda_step_make(tamis_cuda_plan *plan, const tamis_batch *batch,
                                             tamis_step *step, void *stream, tamis_error *error);
