@@ -1,12 +1,14 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * crossover.c: where the dense route of a consumer stops paying on one GPU: layers of device plans
- * with indexer_sparse_logits on, off and auto over rows of one length, the same bytes first, then
- * times. TAMIS_CUDA_AUTO_* are set from it: docs/benchmarks-gpu.md, "The crossover of auto".
+ * crossover.c: where the dense route of a consumer stops paying on one GPU:
+ * layers of device plans with indexer_sparse_logits on, off and auto over rows
+ * of one length, the same bytes first, then times. TAMIS_CUDA_AUTO_* are set
+ * from it: docs/benchmarks-gpu.md, "The crossover of auto".
  *
  *   crossover [ROWS POSITIONS ROWS_OF_A_REQUEST]...
  *
- * Medians of seven CUDA-event times; 512 MiB are written before each, so that nothing is in L2.
+ * Medians of seven CUDA-event times; 512 MiB are written before each, so that
+ * nothing is in L2.
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -14,7 +16,23 @@
 
 #include "layers.h"
 
-enum { PAGE = 64, LAYERS = 2, MODES = 3, RUNS = 7 };
+enum {
+    PAGE = 64,
+    LAYERS = 2,
+    RUNS = 7,
+    CONTEXT = 1 << 20 /* a server's: no plan knows lengths */
+};
+
+/* What is compared. A table as wide as the rows are long says that they are no
+ * longer. */
+typedef struct way {
+    int32_t mode;
+    int wide; /* a page table of CONTEXT, else of the positions that there are */
+} way;
+
+static const way ways[] = {
+    {TAMIS_SPARSE_OFF, 0}, {TAMIS_SPARSE_ON, 0}, {TAMIS_SPARSE_AUTO, 0}, {TAMIS_SPARSE_AUTO, 1}};
+enum { WAYS = sizeof ways / sizeof *ways };
 
 /* One shape on the device. */
 typedef struct scene {
@@ -26,16 +44,23 @@ typedef struct scene {
     int32_t *ends; /* on the host: every row sees `positions` */
 } scene;
 
-/* Pages in random order; requests that see `positions`, with `each` new tokens. */
+/* Pages in random order; requests that see `positions`, with `each` new tokens.
+ * Nobody reads a row of the table beyond those: there any page stands. */
 static void make_batch(bench *b, scene *s) {
-    int64_t requests = s->rows / s->each, width = (s->positions + PAGE - 1) / PAGE;
-    int64_t pages = requests * width, *context = host(requests * 8);
-    int32_t *starts = host((requests + 1) * 4), *table = host(pages * 4);
+    const int64_t requests = s->rows / s->each, width = (s->positions + PAGE - 1) / PAGE;
+    const int64_t pages = requests * width, stride = CONTEXT / PAGE;
+    int64_t *context = host(requests * 8);
+    int32_t *starts = host((requests + 1) * 4), *ids = host(pages * 4),
+            *table = host(requests * stride * 4);
     for (int64_t i = 0; i < requests; i++) {
         context[i] = s->positions;
         starts[i + 1] = (int32_t)((i + 1) * s->each);
     }
-    shuffle(table, pages);
+    shuffle(ids, pages);
+    for (int64_t i = 0; i < requests; i++) {
+        memcpy(table + i * stride, ids + i * width, (size_t)width * 4);
+    }
+    free(ids);
     s->k = make_k(PAGE, pages);
     s->k.codes = send(b, (void *)(uintptr_t)s->k.codes, pages * s->k.stride);
     tamis_batch_default(&s->batch);
@@ -43,8 +68,9 @@ static void make_batch(bench *b, scene *s) {
     s->batch.tokens = s->rows;
     s->batch.context = send(b, context, requests * 8);
     s->batch.query_start = send(b, starts, (requests + 1) * 4);
-    s->batch.page_table[0] = send(b, table, pages * 4);
-    s->batch.page_table_stride[0] = s->batch.page_table_width[0] = width;
+    s->batch.page_table[0] = send(b, table, requests * stride * 4);
+    s->batch.page_table_stride[0] = stride;
+    s->batch.page_table_width[0] = width;
 }
 
 static scene make_scene(bench *b, int64_t rows, int64_t positions, int64_t each) {
@@ -62,7 +88,7 @@ static scene make_scene(bench *b, int64_t rows, int64_t positions, int64_t each)
     tamis_plan_limits_default(&s.limits);
     s.limits.max_requests = s.batch.requests;
     s.limits.max_batched_tokens = (int32_t)rows;
-    s.limits.max_context = 1 << 20; /* a server's: no plan may know that its rows are short */
+    s.limits.max_context = CONTEXT;
     return s;
 }
 
@@ -94,13 +120,16 @@ static void run_consumer(void *context, int run) {
     good(b, tamis_cuda_consumer_run(c->plan, &c->step, &c->args, b->stream, &b->error));
 }
 
-/* Milliseconds of the consumer in one mode; what it selected to positions[rows][TOPK]. */
-static float run_mode(bench *b, const scene *s, int32_t mode, int32_t *positions) {
+/* Milliseconds of the consumer in one way; what it selected to
+ * positions[rows][TOPK]. */
+static float run_way(bench *b, const scene *s, way w, int32_t *positions) {
     int first = b->buffers;
-    tamis_indexer *indexer = make_indexer(b, LAYERS, PAGE, mode);
+    tamis_indexer *indexer = make_indexer(b, LAYERS, PAGE, w.mode);
     consumer c = {.b = b, .plan = make_plan(b, s, indexer)};
     int64_t bytes = s->rows * TOPK * 4;
-    good(b, tamis_cuda_step_make(c.plan, &s->batch, &c.step, b->stream, &b->error));
+    tamis_batch batch = s->batch;
+    batch.page_table_width[0] = w.wide ? CONTEXT / PAGE : batch.page_table_width[0];
+    good(b, tamis_cuda_step_make(c.plan, &batch, &c.step, b->stream, &b->error));
     copy(b, c.step.ke[0], s->ends, s->rows * 4);
     tamis_layer_args_default(&c.args);
     c.args.k = s->k;
@@ -124,24 +153,23 @@ static float run_mode(bench *b, const scene *s, int32_t mode, int32_t *positions
 
 static void measure(bench *b, int64_t rows, int64_t positions, int64_t each) {
     scene s = make_scene(b, rows, positions, each);
-    int32_t *selected[MODES];
-    float ms[MODES];
-    for (int32_t mode = 0; mode < MODES; mode++) { /* TAMIS_SPARSE_OFF, ON, AUTO */
-        selected[mode] = host(rows * TOPK * 4);
-        ms[mode] = run_mode(b, &s, mode, selected[mode]);
-        if (memcmp(selected[mode], selected[0], (size_t)(rows * TOPK) * 4) != 0) {
-            printf("FAILED: mode %d selects otherwise\n", mode);
+    int32_t *selected[WAYS];
+    float ns[WAYS];
+    for (int i = 0; i < WAYS; i++) {
+        selected[i] = host(rows * TOPK * 4);
+        ns[i] = 1e6f / (float)rows * run_way(b, &s, ways[i], selected[i]);
+        if (memcmp(selected[i], selected[0], (size_t)(rows * TOPK) * 4) != 0) {
+            printf("FAILED: mode %d selects otherwise\n", ways[i].mode);
             exit(1);
         }
     }
-    double each_row = 1e6 / (double)rows;
-    printf("%6lld rows, %4lld a request, %6lld positions: sparse %8.1f, dense %8.1f, auto %8.1f ns "
-           "a row; dense/sparse %.2f\n",
-           (long long)rows, (long long)each, (long long)positions, ms[1] * each_row,
-           ms[0] * each_row, ms[2] * each_row, (double)(ms[0] / ms[1]));
+    printf("%6lld rows, %4lld a request, %6lld positions: sparse %7.1f, dense "
+           "%7.1f, auto %7.1f, "
+           "by a wide table %7.1f ns a row\n",
+           (long long)rows, (long long)each, (long long)positions, ns[1], ns[0], ns[2], ns[3]);
     fflush(stdout);
-    for (int mode = 0; mode < MODES; mode++) {
-        free(selected[mode]);
+    for (int i = 0; i < WAYS; i++) {
+        free(selected[i]);
     }
     free(s.ends);
     release(b, 0);
