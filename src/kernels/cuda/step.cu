@@ -4,8 +4,7 @@
  * Row r is query token r of the flat batch; whatever the arrays hold, rows stay inside the plan's
  * limits.
  */
-#include "common.cuh"
-#include "step_args.h"
+#include "guard.cuh"
 
 namespace tamis {
 
@@ -21,18 +20,6 @@ __device__ inline int32_t request_of(const tamis_step_fill &a, int64_t r) {
         }
     }
     return low;
-}
-
-/*
- * The host's word: the first fault stays. Two faults at the same moment may both find it empty;
- * either is one to tell. Host memory takes plain stores on every system, atomics not on all.
- */
-__device__ inline void report(uint32_t *status, uint32_t fault, int32_t layer) {
-    volatile uint32_t *word = status;
-    if (*word == 0) {
-        *word = fault | (uint32_t)layer << 8;
-        __threadfence_system();
-    }
 }
 
 __device__ inline bool is_from(const tamis_raised_from &x, const tamis_raised_from &y) {
@@ -118,14 +105,11 @@ extern "C" __global__ void tamis_stamp_smxx(const __grid_constant__ tamis_stamp_
 
 extern "C" __global__ void __launch_bounds__(256)
     tamis_gate_smxx(const __grid_constant__ tamis_gate_args a) {
-    bool rows = a.counts->serial != 0 && a.counts->rows == a.rows;
-    bool blocks =
-        a.source < 0 || (a.stamp->serial == a.counts->serial && a.stamp->layer == a.source &&
-                         a.stamp->rows == a.rows && a.stamp->k_size <= a.k_size);
+    const uint32_t fault = tamis::fault_of(a, tamis::load_guard(a));
     for (int64_t r = (int64_t)blockIdx.x * blockDim.x + threadIdx.x; r < a.rows;
          r += (int64_t)gridDim.x * blockDim.x) {
         int64_t start = a.ks ? a.ks[r] : 0, end = a.ke[r];
-        end = rows && blocks ? tamis::clamp(end, start, max(start, a.limit)) : start;
+        end = fault ? start : tamis::clamp(end, start, max(start, a.limit));
         bool dense = a.gated[1] && end - start <= a.border;
         a.gated[0][r] = (int32_t)(dense ? start : end);
         if (a.gated[1]) {
@@ -135,8 +119,7 @@ extern "C" __global__ void __launch_bounds__(256)
     if (a.usable) {
         tamis::show_raised(a);
     }
-    if (!(rows && blocks) && blockIdx.x == 0 && threadIdx.x == 0) {
-        tamis::report(a.status, rows ? TAMIS_CUDA_PLAN_STALE_BLOCKS : TAMIS_CUDA_PLAN_OTHER_ROWS,
-                      a.layer);
+    if (fault && blockIdx.x == 0 && threadIdx.x == 0) {
+        tamis::report(a.status, fault, a.layer);
     }
 }
