@@ -280,10 +280,12 @@ void check_publish(int kind, int blocks, int width, int own, bool team, int vari
 
 /* ---- a consumer of few rows ---- */
 
+/* steps 0: two blocks a warp. */
 void split(const tamis_sparse_mqa_logits_args &a, const tamis_selection &out, uint32_t *done,
            int parts, int steps, cudaStream_t stream = 0) {
     tamis_consume_split_smxx<<<dim3((unsigned)parts, (unsigned)a.rows.count), tamis::kSplitThreads,
-                               0, stream>>>(a, out, done, nullptr, steps);
+                               sizeof(tamis::SplitShared), stream>>>(a, out, done, nullptr, steps,
+                                                                     tamis_gate_args{});
 }
 
 void check_decode(const Shape &s, uint64_t seed) {
@@ -320,7 +322,7 @@ void check_decode(const Shape &s, uint64_t seed) {
         CHECK(cudaMemset(got.selection.counts, 0xA5, (size_t)s.rows * 4));
         c.score.logits = scratch;
         c.score.logits_stride = stride;
-        split(c.score, got.selection, done, parts, parts == 132 ? 1 : parts == 16 ? 2 : 3);
+        split(c.score, got.selection, done, parts, parts == 132 ? 0 : parts == 16 ? 2 : parts);
         CHECK(cudaDeviceSynchronize());
         bool good = true;
         good &= same("counts", want.selection.counts, got.selection.counts, s.rows, 1, s);
@@ -358,8 +360,9 @@ int check_all() {
     }
     printf("lists: %d cases, %d failures\n", cases, failures);
     static const int lists[] = {1, 3, 513, 33, 768, 301, 2047, 2048};
-    for (int i = 0; i < 32; i++) {
+    for (int i = 0; i < 128; i++) {
         Shape s = {};
+        s.falling = i / 32 == 2;
         s.rows = 1 + i % 9;
         s.width = lists[i % 8];
         s.page = i / 3 % 2 ? 64 : 128;
@@ -503,65 +506,60 @@ void time_select() {
     }
 }
 
+/* Rows of a million positions with a count and a request, as a plan passes them. Four: layers with
+ * other queries and the same lists in one graph, each. */
 void time_decode() {
     Timer timer;
-    for (int64_t positions : {262144, 1048576}) {
-        for (int rows : {1, 2, 8, 16, 32, 64, 128, 256, 512}) {
-            if (positions == 262144 && rows != 1 && rows != 64) {
-                continue;
-            }
-            Shape s = {};
-            s.rows = rows;
-            s.width = 2048;
-            s.page = 128;
-            s.topk = 512;
-            s.positions = positions;
-            s.local = 1;
-            s.physical = 1;
-            Call c;
-            make(c, s, 7);
-            Outputs o = outputs_of(c, s);
-            o.selection.slots = nullptr;
-            o.selection.scores = nullptr;
-            c.score.logits = o.logits;
-            c.topk.logits = o.logits;
-            c.topk.selection = o.selection;
-            uint32_t *done = c.keep(on_device(std::vector<uint32_t>((size_t)rows, 0u)));
-            printf("%7lld positions, %3d rows:", (long long)positions, rows);
-            int each = std::max(1, 2 * kMultiprocessors / rows);
-            int old_steps = std::min(8, std::max(1, 512 / (each * 8)));
-            float scores = timer.run([&](cudaStream_t st) {
-                tamis_sparse_mqa_logits_fast_smxx<<<dim3((unsigned)each, (unsigned)rows),
-                                                    tamis::kFastThreads, 0, st>>>(c.score,
-                                                                                  old_steps);
-            });
-            float two = timer.run([&](cudaStream_t st) {
-                tamis_sparse_mqa_logits_fast_smxx<<<dim3((unsigned)each, (unsigned)rows),
-                                                    tamis::kFastThreads, 0, st>>>(c.score,
-                                                                                  old_steps);
-                tamis_topk_pool_smxx<<<(unsigned)rows, tamis::kPoolTopkThreads, 0, st>>>(c.topk, 0,
-                                                                                         INT32_MAX);
-            });
-            float fused = timer.run([&](cudaStream_t st) {
-                tamis_consume_fast_smxx<<<(unsigned)rows, tamis::kFastThreads, 512 * 34 * 4, st>>>(
-                    c.score, o.selection, nullptr);
-            });
-            printf(" scores %.2f, scores + topk %.2f, one CTA a row %.2f; split", scores, two,
-                   fused);
-            for (int parts : {132, 128, 64, 32, 16, 8, 4, 2, 1}) {
-                if (parts * rows > 2 * 132 || parts * rows < 32) {
-                    continue;
-                }
-                int steps = std::min(8, std::max(1, 512 / (parts * 16)));
-                float us = timer.run(
-                    [&](cudaStream_t st) { split(c.score, o.selection, done, parts, steps, st); });
-                float warm = timer.run(
-                    [&](cudaStream_t st) { split(c.score, o.selection, done, parts, steps, st); },
-                    false);
-                printf(" %dx%d: %.2f (%.2f warm)", parts, steps, us, warm);
-            }
-            printf("\n");
+    printf("empty kernel: %.2f us\n",
+           timer.run([](cudaStream_t s) { nothing<<<1, 32, 0, s>>>(); }));
+    for (int rows : {1, 2, 8, 16, 32, 64, 128, 256}) {
+        Shape s = {};
+        s.rows = rows;
+        s.width = 2048;
+        s.page = 128;
+        s.topk = 512;
+        s.positions = 1048576;
+        s.local = 1;
+        s.physical = 1;
+        Call c, other[3];
+        make(c, s, 7);
+        Outputs o = outputs_of(c, s);
+        o.selection.slots = nullptr;
+        o.selection.scores = nullptr;
+        c.score.logits = o.logits;
+        c.topk.logits = o.logits;
+        c.topk.selection = o.selection;
+        c.score.counts = c.keep(on_device(std::vector<int32_t>((size_t)rows, s.width)));
+        c.score.rows.request = c.keep(on_device(std::vector<int32_t>((size_t)rows, 0)));
+        random_bits bits(77);
+        std::vector<tamis_sparse_mqa_logits_args> layers(4, c.score);
+        for (size_t i = 0; i < 3; i++) {
+            make_query(other[i], s, bits);
+            layers[i + 1].query = other[i].score.query;
         }
+        uint32_t *done = c.keep(on_device(std::vector<uint32_t>((size_t)rows, 0u)));
+        /* As launch.c has them. */
+        const int parts = std::max(1, std::min(kMultiprocessors / rows, s.width / 16));
+        const int steps =
+            32 * parts >= s.width ? 0 : std::min(8, std::max(1, s.width / (64 * parts)));
+        const int each = std::max(1, 2 * kMultiprocessors / rows);
+        const int two_steps = std::min(8, std::max(1, 512 / (each * 8)));
+        auto one = [&](cudaStream_t st) { split(c.score, o.selection, done, parts, steps, st); };
+        float cold = timer.run(one), warm = timer.run(one, false);
+        float four = timer.run([&](cudaStream_t st) {
+            for (auto &layer : layers) {
+                split(layer, o.selection, done, parts, steps, st);
+            }
+        });
+        float two = timer.run([&](cudaStream_t st) {
+            tamis_sparse_mqa_logits_fast_smxx<<<dim3((unsigned)each, (unsigned)rows),
+                                                tamis::kFastThreads, 0, st>>>(c.score, two_steps);
+            tamis_topk_pool_smxx<<<(unsigned)rows, tamis::kPoolTopkThreads, 0, st>>>(c.topk, 0,
+                                                                                     INT32_MAX);
+        });
+        printf("%3d rows: %6.2f us, %6.2f warm, %6.2f of four; scores, then topk %6.2f\n", rows,
+               cold, warm, four / 4, two);
+        fflush(stdout);
     }
 }
 
@@ -574,6 +572,9 @@ int main(int argc, char **argv) {
                                2 * tamis::kListBytes));
     CHECK(cudaFuncSetAttribute(tamis_publish_smxx, cudaFuncAttributeMaxDynamicSharedMemorySize,
                                tamis::kListBytes));
+    CHECK(cudaFuncSetAttribute(tamis_consume_split_smxx,
+                               cudaFuncAttributeMaxDynamicSharedMemorySize,
+                               sizeof(tamis::SplitShared)));
     std::string what = argc > 1 ? argv[1] : "check";
     if (what == "check") {
         return check_all();

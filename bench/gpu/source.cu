@@ -525,8 +525,9 @@ void time_chain(int rows, int64_t positions) {
                                   2 * tamis::kListBytes, queue_to>>>(job);
     };
     auto select = [&] {
-        tamis_consume_split_smxx<<<dim3((unsigned)parts, (unsigned)rows), tamis::kSplitThreads, 0,
-                                   queue_to>>>(score, out, done, nullptr, steps);
+        tamis_consume_split_smxx<<<dim3((unsigned)parts, (unsigned)rows), tamis::kSplitThreads,
+                                   sizeof(tamis::SplitShared), queue_to>>>(
+            score, out, done, nullptr, steps, tamis_gate_args{});
     };
     auto show = [&](const Kernel &kernel) {
         float a = graph_us([&] { kernel.run(c.a, 0); });
@@ -567,6 +568,9 @@ int main(int argc, char **argv) {
     }
     CHECK(cudaFuncSetAttribute(tamis_publish_team_sm90, cudaFuncAttributeMaxDynamicSharedMemorySize,
                                2 * tamis::kListBytes));
+    CHECK(cudaFuncSetAttribute(tamis_consume_split_smxx,
+                               cudaFuncAttributeMaxDynamicSharedMemorySize,
+                               sizeof(tamis::SplitShared)));
     std::string what = argc > 1 ? argv[1] : "check";
     if (what == "check") {
         return check_all(argc > 2 ? atoi(argv[2]) : 180) ? 0 : 1;

@@ -75,10 +75,10 @@ extern "C" __global__ void __launch_bounds__(tamis::kFastThreads, 2)
             }
         };
         if (list.count > 0) {
-            tamis::score_listed(a, list, r, warp, warps, steps, query,
-                                [&](int32_t column, bool live, float score) {
-                                    store(column, live ? score : -INFINITY);
-                                });
+            tamis::score_listed<tamis::kFastThreads>(a, list, r, warp, warps, steps, query,
+                                                     [&](int32_t column, bool live, float score) {
+                                                         store(column, live ? score : -INFINITY);
+                                                     });
         }
         int64_t written = (int64_t)tamis::steps_of(list.count) * 32;
         int64_t mine = written + (int64_t)blockIdx.x * blockDim.x + threadIdx.x;
@@ -105,7 +105,7 @@ extern "C" __global__ void __launch_bounds__(tamis::kFastThreads, 2)
         }
         const tamis::Listed list = tamis::listed_of(a, r);
         if (list.count > 0) {
-            tamis::score_listed(
+            tamis::score_listed<tamis::kFastThreads>(
                 a, list, r, (int)threadIdx.x / 32, tamis::kFastWarps, tamis::kMaxSteps, query,
                 [&](int32_t column, bool live, float score) {
                     tamis::put_key(shared, keys, column, live ? tamis::key_of_score(score) : 0);

@@ -5,6 +5,7 @@
  */
 #include "fail.h"
 #include "kernels/check.h"
+#include "kernels/cuda/consume_args.h"
 #include "kernels/cuda/launch.h"
 
 enum {
@@ -185,19 +186,25 @@ tamis_status tamis_cuda_queue_sparse_mqa_logits(const tamis_cuda *cuda,
                              grid_of_rows(cuda, a.rows.count), stream, parameters, error);
 }
 
-/* A row's CTAs: as many as the device has for it. Steps of a warp's group: its part, if short. */
+/* A row's CTAs: as many as the device has for it. Steps of a warp's group: its part, if short, 0
+ * where that is two blocks. */
 static tamis_status queue_split(const tamis_cuda *cuda, const tamis_sparse_mqa_logits_args *score,
                                 const tamis_selection *selection, uint32_t *done,
-                                const int32_t *taken, void *stream, tamis_error *error) {
+                                const int32_t *taken, const tamis_gate_args *layer, void *stream,
+                                tamis_error *error) {
     tamis_sparse_mqa_logits_args a = *score;
     tamis_selection out = *selection;
+    tamis_gate_args gate = layer ? *layer : (tamis_gate_args){0};
     int64_t most = (a.width + QUERY_WARPS * STEP_BLOCKS - 1) / (QUERY_WARPS * STEP_BLOCKS);
     int64_t parts = tamis_least(cuda->multiprocessors / a.rows.count, most);
     parts = parts < 1 ? 1 : parts;
     int64_t each = a.width / (parts * SPLIT_WARPS * STEP_BLOCKS);
     int32_t steps = (int32_t)tamis_least(each < 1 ? 1 : each, GROUP_STEPS);
-    tamis_grid grid = {parts, a.rows.count, 0};
-    void *parameters[] = {&a, &out, &done, (void *)&taken, &steps};
+    if (parts * SPLIT_WARPS * STEP_BLOCKS / 2 >= a.width) {
+        steps = 0;
+    }
+    tamis_grid grid = {parts, a.rows.count, TAMIS_CONSUME_SPLIT_BYTES};
+    void *parameters[] = {&a, &out, &done, (void *)&taken, &steps, &gate};
     return tamis_cuda_launch(cuda, TAMIS_CUDA_consume_split_smxx, grid, stream, parameters, error);
 }
 
@@ -207,24 +214,25 @@ int tamis_cuda_consume_is_grouped(const tamis_cuda *cuda, const tamis_sparse_mqa
            tamis_cuda_consumes_in_groups(cuda, score, out);
 }
 
+int tamis_cuda_consume_is_split(const tamis_sparse_mqa_logits_args *score, const uint32_t *done) {
+    uintptr_t scratch = (uintptr_t)score->logits | (uintptr_t)(score->logits_stride * 4);
+    return scores_fast(score) && score->width * score->block_size <= POOL_COLUMNS &&
+           score->rows.count < TAMIS_CUDA_GROUPS_FROM && done && (scratch & 15) == 0;
+}
+
 tamis_status tamis_cuda_queue_consume(const tamis_cuda *cuda,
                                       const tamis_sparse_mqa_logits_args *score,
                                       const tamis_topk_args *topk, uint32_t *done, int32_t *taken,
-                                      const tamis_raised_k *raised, int64_t limit, void *stream,
-                                      tamis_error *error) {
+                                      const tamis_raised_k *raised, const tamis_gate_args *gate,
+                                      int64_t limit, void *stream, tamis_error *error) {
     tamis_sparse_mqa_logits_args a = *score;
     tamis_selection out = topk->selection;
     const int32_t *none = NULL;
     void *parameters[] = {&a, &out, (void *)&none};
     int64_t columns = a.width * a.block_size;
-    uintptr_t scratch = (uintptr_t)a.logits | (uintptr_t)(a.logits_stride * 4);
-    int few = a.rows.count < TAMIS_CUDA_GROUPS_FROM, split = few && done && (scratch & 15) == 0;
+    int split = tamis_cuda_consume_is_split(score, done);
     if (tamis_cuda_consume_is_grouped(cuda, score, &out)) {
         return tamis_cuda_queue_consume_groups(cuda, score, &out, raised, stream, error);
-    }
-    if (!scores_fast(score) || columns > POOL_COLUMNS || (few && !split)) {
-        TAMIS_TRY(tamis_cuda_queue_sparse_mqa_logits(cuda, score, stream, error));
-        return tamis_cuda_queue_topk(cuda, topk, 0, limit, stream, error);
     }
     if (split) {
         const int some = taken && tamis_cuda_consumes_raised(cuda, score, &out, raised);
@@ -232,7 +240,11 @@ tamis_status tamis_cuda_queue_consume(const tamis_cuda *cuda,
             TAMIS_TRY(
                 tamis_cuda_queue_consume_raised(cuda, score, &out, raised, taken, stream, error));
         }
-        return queue_split(cuda, score, &out, done, some ? taken : NULL, stream, error);
+        return queue_split(cuda, score, &out, done, some ? taken : NULL, gate, stream, error);
+    }
+    if (!scores_fast(score) || columns > POOL_COLUMNS || a.rows.count < TAMIS_CUDA_GROUPS_FROM) {
+        TAMIS_TRY(tamis_cuda_queue_sparse_mqa_logits(cuda, score, stream, error));
+        return tamis_cuda_queue_topk(cuda, topk, 0, limit, stream, error);
     }
     tamis_grid grid = grid_of_row_ctas(a.rows.count);
     grid.shared = pool_bytes(columns);

@@ -9,6 +9,7 @@
 #include "kernels/cuda/backend.h"
 #include "kernels/cuda/publish_args.h"
 #include "kernels/cuda/raised_k.h"
+#include "kernels/cuda/step_args.h"
 #include "kernels/cuda/tile_args.h"
 #include "kernels/cuda/topk_args.h"
 
@@ -62,12 +63,16 @@ tamis_status tamis_cuda_queue_sparse_mqa_logits(const tamis_cuda *cuda,
  * score->logits then holds anything. topk has score's rows and blocks; its columns are NULL.
  * done: [rows.count] words on the device that are 0, and are 0 again afterwards, with rows of
  * score->logits of whole 32 columns; NULL: few rows take two kernels. raised: as of
- * queue_mqa_logits. taken: [rows.count] words of scratch for it; NULL: not read for few rows. */
+ * queue_mqa_logits. taken: [rows.count] words of scratch for it; NULL: not read for few rows.
+ * gate: that of a consumer's layer, where consume_is_split says that it needs no kernel before;
+ * NULL: there was one. */
 tamis_status tamis_cuda_queue_consume(const tamis_cuda *cuda,
                                       const tamis_sparse_mqa_logits_args *score,
                                       const tamis_topk_args *topk, uint32_t *done, int32_t *taken,
-                                      const tamis_raised_k *raised, int64_t limit, void *stream,
-                                      tamis_error *error);
+                                      const tamis_raised_k *raised, const tamis_gate_args *gate,
+                                      int64_t limit, void *stream, tamis_error *error);
+/* Whether queue_consume without decoded K is one kernel of decode.cu, which knows a gate. */
+int tamis_cuda_consume_is_split(const tamis_sparse_mqa_logits_args *score, const uint32_t *done);
 /* Whether queue_consume goes to consume_sm90.cu, given any score->logits that is not NULL. */
 int tamis_cuda_consume_is_grouped(const tamis_cuda *cuda, const tamis_sparse_mqa_logits_args *score,
                                   const tamis_selection *out);

@@ -128,7 +128,7 @@ static tamis_status select_tile(const tamis_cuda *cuda, const tamis_consume_args
     score.physical_stride = tile->physical_stride;
     topk.logits = score.logits;
     topk.logits_stride = score.logits_stride;
-    return tamis_cuda_queue_consume(cuda, &score, &topk, done_of(workspace, p), NULL, NULL,
+    return tamis_cuda_queue_consume(cuda, &score, &topk, done_of(workspace, p), NULL, NULL, NULL,
                                     tamis_cuda_limit(&tile->rows, &tile->k), stream, error);
 }
 

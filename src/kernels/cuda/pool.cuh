@@ -258,55 +258,6 @@ __device__ inline uint32_t best_of_pool(Pool<THREADS> &s, Item *list, int column
     return want;
 }
 
-/*
- * As best_of_pool, of 32 columns a thread: held are its keys, key(bit) reads one again. Ranks then
- * follow from one sum, and a list from a loop over the few that are on it.
- */
-template <int THREADS, int LIMIT, class Key>
-__device__ inline uint32_t best_of_threads(Pool<THREADS> &s, Item *list, int columns, uint32_t topk,
-                                           const uint4 (&held)[8], Key key, uint16_t *order) {
-    const uint32_t first = 32 * threadIdx.x, full = (uint32_t)columns / 1024;
-    auto quad = [&](int i) { return held[i]; };
-    uint32_t even = 0, odd = 0, marks[1], total;
-#pragma unroll
-    for (int i = 0; i < 8; i += 2) {
-        even = max(even, most_of(held[i]));
-        odd = max(odd, most_of(held[i + 1]));
-    }
-    const Spread spread = bound_of(s, even, odd, full ? (topk + full - 1) / full : topk);
-    const uint32_t below = spread.sure < topk ? 0 : spread.bound; /* 0: every key */
-    marks_above<8>(below, 8, quad, marks);
-    uint32_t rank = scan_counts<THREADS>(s.tied, (uint32_t)__popc(marks[0]), &total);
-    if (total <= (uint32_t)LIMIT) {
-        for (uint32_t left = marks[0]; left; left &= left - 1) {
-            const uint32_t bit = (uint32_t)__ffs((int)left) - 1;
-            list[rank++] = {key(bit), first + bit};
-        }
-        __syncthreads();
-        const uint32_t want = min(topk, total);
-        best_of_list<THREADS, LIMIT / THREADS / 4>(s, list, total, below + 1u, spread.high, want,
-                                                   order);
-        return want;
-    }
-    const Cut cut = cut_of_all<THREADS, 8>(s, 8, spread.high, topk, quad);
-    marks_above<8>(cut.key, 8, quad, marks);
-    if (cut.rest) {
-        uint32_t tied[1];
-        marks_above<8>(cut.key - 1u, 8, quad, tied);
-        tied[0] ^= marks[0];
-        rank = scan_counts<THREADS>(s.tied, (uint32_t)__popc(tied[0]), &total);
-        for (uint32_t left = tied[0]; left && rank < cut.rest; left &= left - 1, rank++) {
-            marks[0] |= left & (0u - left);
-        }
-    }
-    rank = scan_counts<THREADS>(s.above, (uint32_t)__popc(marks[0]), &total);
-    for (uint32_t left = marks[0]; left; left &= left - 1) {
-        order[rank++] = (uint16_t)(first + (uint32_t)__ffs((int)left) - 1);
-    }
-    __syncthreads();
-    return cut.want;
-}
-
 } // namespace tamis
 
 #endif

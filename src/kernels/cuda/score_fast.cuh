@@ -100,68 +100,63 @@ __device__ inline uint32_t &query_word(FastQuery &q, int t, int j) {
     return q.codes[8 * t + r][4 * (j ^ r) + (lane & 3)];
 }
 
-/* What a thread of the first four warps loads of the row: each warp has eight heads. */
-struct QueryBits {
-    uint4 codes;
-    uint32_t scales, own_scales[2];
-    float weight[2]; /* w' */
+/* What a thread of kThreads loads of the row: words of eight codes, 16 a head, one after another
+ * over the threads; their heads' scales; w' of a head for its first word. */
+template <int kThreads> struct QueryBits {
+    static constexpr int kWords = 32 * 16 / kThreads;
+    uint32_t codes[kWords], scales[kWords];
+    float weight[kWords];
 };
 
-__device__ inline QueryBits load_query_bits(const tamis_query &view, int64_t r, int32_t numerics) {
-    const int lane = threadIdx.x & 31, t = threadIdx.x / 32, c = lane & 3;
+template <int kThreads>
+__device__ inline QueryBits<kThreads> load_query_bits(const tamis_query &view, int64_t r,
+                                                      int32_t numerics) {
+    const int i = threadIdx.x % 16;
     const QueryRow row = query_row(view, r);
-    const bool round = numerics == TAMIS_NUMERICS_BF16;
-    QueryBits bits = {};
-    if (t < 4) {
-        int h = 8 * t + lane / 4;
-        bits.codes = __ldg((const uint4 *)(row.codes + h * view.codes_head_stride) + c);
-        bits.scales = load32(row.scales + h * view.scales_head_stride);
+    QueryBits<kThreads> bits;
 #pragma unroll
-        for (int i = 0; i < 2; i++) {
-            int own = 8 * t + 2 * c + i;
-            bits.own_scales[i] = load32(row.scales + own * view.scales_head_stride);
-            bits.weight[i] = weight_of(view, row.weights, own, round);
-        }
+    for (int k = 0; k < QueryBits<kThreads>::kWords; k++) {
+        const int h = (k * kThreads + (int)threadIdx.x) / 16;
+        bits.codes[k] = __ldg((const uint32_t *)(row.codes + h * view.codes_head_stride) + i);
+        bits.scales[k] = load32(row.scales + h * view.scales_head_stride);
+        bits.weight[k] =
+            i == 0 ? weight_of(view, row.weights, h, numerics == TAMIS_NUMERICS_BF16) : 0.0f;
     }
     return bits;
 }
 
-/* Whole CTA, at least four warps. Whether the row is fast; else nothing of q may be used. Leaves at
- * a barrier. */
-__device__ inline bool store_fast_query(FastQuery &q, const QueryBits &bits) {
-    const int lane = threadIdx.x & 31, t = threadIdx.x / 32, c = lane & 3;
+/* Whole CTA. Whether the row is fast; else nothing of q may be used. Leaves at a barrier. */
+template <int kThreads>
+__device__ inline bool store_fast_query(FastQuery &q, const QueryBits<kThreads> &bits) {
+    const int i = threadIdx.x % 16, c = i / 4;
     bool fast = true;
-    if (t < 4) {
-        Scales s = scales_of<4>(bits.scales);
-        uint32_t raise = kFastSpan - min(s.depth >> (8 * c) & 255u, (uint32_t)kFastSpan);
-        fast = s.span <= kFastSpan && !s.nan;
-        const uint32_t words[4] = {bits.codes.x, bits.codes.y, bits.codes.z, bits.codes.w};
-        const uint32_t ones[4] = {kBias, kBias, kBias, kBias};
-        uint32_t code[8], bias[4] = {0, 0, 0, 0};
 #pragma unroll
-        for (int j = 0; j < 8; j++) {
-            uint32_t half = words[j / 2] >> (16 * (j % 2));
+    for (int k = 0; k < QueryBits<kThreads>::kWords; k++) {
+        const int h = (k * kThreads + (int)threadIdx.x) / 16;
+        const Scales s = scales_of<4>(bits.scales[k]);
+        const uint32_t raise = kFastSpan - min(s.depth >> (8 * c) & 255u, (uint32_t)kFastSpan);
+        const float w = __fmul_rn(bits.weight[k], tamis_ue8m0(s.largest));
+        const float weight = __fmul_rn(w, kUnit);
+        int32_t bias = 0;
+#pragma unroll
+        for (int e = 0; e < 2; e++) {
+            const uint32_t half = bits.codes[k] >> (16 * e);
             /* Around 128, then around 0. */
-            code[j] = prmt(kLow << raise, kHigh << raise, half) + 0x80808080u -
-                      prmt(kLow << raise, kHigh << raise, half ^ 0x8888u);
-            code[j] ^= 0x80808080u;
-            query_word(q, t, j) = code[j];
+            uint32_t code = prmt(kLow << raise, kHigh << raise, half) + 0x80808080u -
+                            prmt(kLow << raise, kHigh << raise, half ^ 0x8888u);
+            code ^= 0x80808080u;
+            q.codes[h][4 * ((2 * (i % 4) + e) ^ (h & 7)) + c] = code;
+            bias = __dp4a((int32_t)code, (int32_t)kBias, bias);
         }
 #pragma unroll
-        for (int j = 0; j < 8; j += 2) {
-            mma_add(bias, ones, code[j], code[j + 1]);
+        for (int d = 1; d < 16; d *= 2) {
+            bias += __shfl_xor_sync(kAll, bias, d);
         }
-        float weight[2];
-#pragma unroll
-        for (int i = 0; i < 2; i++) {
-            Scales o = scales_of<4>(bits.own_scales[i]);
-            float w = __fmul_rn(bits.weight[i], tamis_ue8m0(o.largest));
-            weight[i] = __fmul_rn(w, kUnit);
-            fast &= __fmul_rn(weight[i], 1.0f / kUnit) == w; /* false for NaN */
-        }
-        if (lane < 4) {
-            q.heads[4 * t + c] = {weight[0], -__uint_as_float(kSix + bias[0]), weight[1],
-                                  -__uint_as_float(kSix + bias[1])};
+        fast &=
+            s.span <= kFastSpan && !s.nan && __fmul_rn(weight, 1.0f / kUnit) == w; /* NaN: not */
+        if (i == 0) {
+            float2 *to = (float2 *)&q.heads[h / 2] + h % 2;
+            *to = make_float2(weight, -__uint_as_float(kSix + (uint32_t)bias));
         }
     }
     return __syncthreads_and(fast);
@@ -359,17 +354,27 @@ __device__ inline void score_left(const tamis_sparse_mqa_logits_args &a, const L
     }
 }
 
+/* A position's score from the sum of its chains and its largest scale. */
+__device__ inline float finish_score(float sum, uint32_t largest, int32_t numerics) {
+    float score = __fmul_rn(sum, tamis_ue8m0(largest));
+    score = numerics == TAMIS_NUMERICS_BF16 ? tamis_round_bf16(score) : score;
+    if (largest == TAMIS_SCALE_NAN || tamis_is_nan(score)) {
+        score = __uint_as_float(TAMIS_NAN_BITS);
+    }
+    return score;
+}
+
 /*
  * Scores of the blocks of groups first, first + stride, ..: a group is 4 * steps blocks, steps at
- * most kMaxSteps. sink(column, live, score) for the lane's column of every step. Whole CTA, one
- * row.
+ * most kMaxSteps. sink(column, live, score) for the lane's column of every step; rest(all) where a
+ * warp leaves steps to score_left. Whole CTA, one row.
  */
-template <class Sink>
+template <int kThreads, class Sink, class Rest>
 __device__ inline void score_listed(const tamis_sparse_mqa_logits_args &a, const Listed &list,
                                     int64_t r, int first, int stride, int steps, FastQuery &query,
-                                    const QueryBits &bits, int32_t id, uint32_t where, Sink sink) {
+                                    const QueryBits<kThreads> &bits, int32_t id, uint32_t where,
+                                    Sink sink, Rest rest) {
     const int lane = threadIdx.x & 31, c = lane & 3, each = kStepBlocks * steps;
-    const bool round = a.numerics == TAMIS_NUMERICS_BF16;
     const uint8_t *const base = a.k.codes;
     int32_t at = first * each;
     const int32_t hop = stride * each;
@@ -411,11 +416,7 @@ __device__ inline void score_listed(const tamis_sparse_mqa_logits_args &a, const
             x = load_codes(base, now, ahead + 2);
             y = load_codes(base, now, ahead + 3);
             weigh(query.heads, total, p[2], p[3]);
-            float score = __fmul_rn(add_chains(p), tamis_ue8m0(own.largest));
-            score = round ? tamis_round_bf16(score) : score;
-            if (own.largest == TAMIS_SCALE_NAN || tamis_is_nan(score)) {
-                score = __uint_as_float(TAMIS_NAN_BITS);
-            }
+            const float score = finish_score(add_chains(p), own.largest, a.numerics);
             bool wide = __any_sync(kAll, live && own.wide);
             left |= wide;
             if (!wide) {
@@ -427,20 +428,21 @@ __device__ inline void score_listed(const tamis_sparse_mqa_logits_args &a, const
         id = id_after;
     }
     if (left) {
-        score_left(a, list, r, first, stride, steps, !fast, sink);
+        rest(!fast);
     }
 }
 
 /* The same, its first loads one after another. */
-template <class Sink>
+template <int kThreads, class Sink>
 __device__ inline void score_listed(const tamis_sparse_mqa_logits_args &a, const Listed &list,
                                     int64_t r, int first, int stride, int steps, FastQuery &query,
                                     Sink sink) {
     const int32_t at = first * kStepBlocks * steps + (threadIdx.x & 31);
     const int32_t id = listed_id(list, at);
     const uint32_t where = listed_where(list, at, id);
-    score_listed(a, list, r, first, stride, steps, query, load_query_bits(a.query, r, a.numerics),
-                 id, where, sink);
+    score_listed(a, list, r, first, stride, steps, query,
+                 load_query_bits<kThreads>(a.query, r, a.numerics), id, where, sink,
+                 [&](bool all) { score_left(a, list, r, first, stride, steps, all, sink); });
 }
 
 } // namespace tamis
