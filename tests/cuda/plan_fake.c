@@ -365,7 +365,7 @@ static void routes(void **state) {
     assert_int_equal(launched(l, TAMIS_SPARSE_AUTO, rows, share + 1, 300, LAYER_CONSUMER), 3);
     assert_int_equal(launched(l, TAMIS_SPARSE_AUTO, rows, 1, 300, LAYER_SOURCE), 6);
     l = layers_make(fast, one, COUNT(one)); /* rows enough for the machine's 8 multiprocessors */
-    assert_int_equal(launched(l, TAMIS_SPARSE_ON, 1, 1, 300, LAYER_CONSUMER), 2);
+    assert_int_equal(launched(l, TAMIS_SPARSE_ON, 1, 1, 300, LAYER_CONSUMER), 1); /* gate and all */
     assert_int_equal(launched(l, TAMIS_SPARSE_AUTO, 1, 1, 300, LAYER_CONSUMER), 4);
     assert_int_equal(launched(l, TAMIS_SPARSE_ON, 1, 1, 300, LAYER_SOURCE), 5);
 }
@@ -445,25 +445,26 @@ static void raises(void **state) {
     seed(5);
     layers *l = layers_make(fast, many, COUNT(many));
     int source = launched(l, TAMIS_SPARSE_ON, 1, 1, 300, LAYER_SOURCE);
-    int consumer = launched(l, TAMIS_SPARSE_ON, 1, 1, 300, LAYER_CONSUMER);
+    int alone = launched(l, TAMIS_SPARSE_ON, 1, 1, 300, LAYER_CONSUMER);
+    int consumer = alone + 1; /* a gate, which says whose K is decoded */
     kernels[TAMIS_CUDA_mqa_maxima_fast_sm90] = kernels[TAMIS_CUDA_mqa_logits_fast_sm90] = far;
     assert_int_equal(launched(l, TAMIS_SPARSE_ON, 1, 1, 300, LAYER_SOURCE), source + 2);
     assert_int_equal(launched(l, TAMIS_SPARSE_ON, 1, 1, 300, LAYER_CONSUMER), consumer);
     kernels[TAMIS_CUDA_consume_raised_sm90] = kernels[TAMIS_CUDA_consume_raised2_sm90] =
-        kernels[TAMIS_CUDA_consume_rows_sm90] = far;
+        kernels[TAMIS_CUDA_consume_raised4_sm90] = kernels[TAMIS_CUDA_consume_rows_sm90] = far;
     assert_int_equal(launched(l, TAMIS_SPARSE_ON, 1, 1, 300, LAYER_CONSUMER), consumer + 1);
     assert_int_equal(launched(l, TAMIS_SPARSE_AUTO, 1, 1, 300, LAYER_CONSUMER), consumer + 1);
     auto_most = many[0].fresh + 1; /* the dense route, too: scores, topk */
     assert_int_equal(launched(l, TAMIS_SPARSE_AUTO, 1, 1, 300, LAYER_CONSUMER), consumer + 3);
     auto_most = TAMIS_CUDA_AUTO_MOST;
     l = layers_make(fast, few, COUNT(few));
-    assert_int_equal(launched(l, TAMIS_SPARSE_ON, 1, 1, 300, LAYER_CONSUMER), consumer);
+    assert_int_equal(launched(l, TAMIS_SPARSE_ON, 1, 1, 300, LAYER_CONSUMER), alone);
     assert_int_equal(launched(l, TAMIS_SPARSE_ON, 1, 1, 300, LAYER_SOURCE), source);
     l = layers_make(fast, spread, COUNT(spread));
     assert_int_equal(launched(l, TAMIS_SPARSE_ON, 1, 1, 300, LAYER_SOURCE), source);
     kernels[TAMIS_CUDA_mqa_maxima_fast_sm90] = kernels[TAMIS_CUDA_mqa_logits_fast_sm90] = NULL;
     kernels[TAMIS_CUDA_consume_raised_sm90] = kernels[TAMIS_CUDA_consume_raised2_sm90] =
-        kernels[TAMIS_CUDA_consume_rows_sm90] = NULL;
+        kernels[TAMIS_CUDA_consume_raised4_sm90] = kernels[TAMIS_CUDA_consume_rows_sm90] = NULL;
 }
 
 static int after(void **state) {

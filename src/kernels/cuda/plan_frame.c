@@ -21,12 +21,10 @@ static tamis_raised_from from_of(const tamis_layer_run *run) {
     return from;
 }
 
-tamis_status tamis_cuda_queue_gate(tamis_layer_run *run, tamis_error *error) {
+tamis_gate_args tamis_cuda_gate_of(const tamis_layer_run *run) {
     const tamis_cuda_plan *plan = run->plan;
-    tamis_rows *rows = &run->layer.rows;
+    const tamis_rows *rows = &run->layer.rows;
     tamis_gate_args gate = {0};
-    void *parameters[] = {&gate};
-    int64_t ctas = (rows->count + GATE_THREADS - 1) / GATE_THREADS;
     gate.counts = plan->counts;
     gate.stamp = plan->stamp;
     gate.ks = rows->ks;
@@ -47,8 +45,15 @@ tamis_status tamis_cuda_queue_gate(tamis_layer_run *run, tamis_error *error) {
         gate.usable = plan->usable;
         gate.requests = plan->limits.max_requests;
     }
-    rows->ke = plan->gated[0];
-    return tamis_cuda_launch(plan->cuda, TAMIS_CUDA_gate_smxx, (tamis_grid){ctas, 1, 0},
+    return gate;
+}
+
+tamis_status tamis_cuda_queue_gate(tamis_layer_run *run, tamis_error *error) {
+    tamis_gate_args gate = tamis_cuda_gate_of(run);
+    void *parameters[] = {&gate};
+    int64_t ctas = (gate.rows + GATE_THREADS - 1) / GATE_THREADS;
+    run->layer.rows.ke = gate.gated[0];
+    return tamis_cuda_launch(run->plan->cuda, TAMIS_CUDA_gate_smxx, (tamis_grid){ctas, 1, 0},
                              run->stream, parameters, error);
 }
 

@@ -8,7 +8,7 @@
  *             topk; then stamp
  *   consumer  gate with the stamp, then per tile: scores of the placed blocks -> topk; on the dense
  *             route, after all tiles of the other, scores of everything -> topk of those at listed
- *             positions
+ *             positions; of few rows all that is one kernel, which does the gate's work, too
  *
  * The route of a row cannot be the host's to choose: it knows no length. Where a plan has rows of
  * both, both are queued, and the gate leaves each row no positions on the other's. Lists ascend, so
@@ -150,6 +150,7 @@ static tamis_status begin(tamis_cuda_plan *plan, const tamis_step *step,
     /* A step without requests has padding alone, which reads no page table. */
     run->layer.rows =
         tamis_layer_rows(&run->layer, step, plan->rows, plan->requests > 0 ? plan->requests : 1);
+    run->gates = 0;
     run->first = 0;
     run->end = run->layer.rows.count;
     run->limit = tamis_cuda_limit(&run->layer.rows, &args->k);
@@ -262,9 +263,15 @@ static tamis_status queue_sparse(const tamis_layer_run *run, const row_tile *t, 
                                  tamis_error *error) {
     tamis_topk_args topk = topk_of(run, t, l);
     tamis_sparse_mqa_logits_args score = listed_of(run, t, l, &topk);
+    tamis_gate_args gate = {0};
+    if (run->gates) {
+        gate = tamis_cuda_gate_of(run);
+    }
+    tamis_raised_k raised = run->raised;
+    raised.dense = run->dense ? run->plan->gated[1] + t->r : NULL;
     return tamis_cuda_queue_consume(run->plan->cuda, &score, &topk, run->plan->done + t->r,
-                                    run->plan->taken + t->r, run->decoded ? &run->raised : NULL,
-                                    run->limit, run->stream, error);
+                                    run->plan->taken + t->r, run->decoded ? &raised : NULL,
+                                    run->gates ? &gate : NULL, run->limit, run->stream, error);
 }
 
 /*
@@ -396,12 +403,29 @@ tamis_status tamis_cuda_source_run(tamis_cuda_plan *plan, const tamis_step *step
                                                     : TAMIS_OK;
 }
 
+/* Whether all that a consumer queues is one kernel of few rows. */
+static int is_one_split(tamis_layer_run *run) {
+    const int64_t rows = run->end;
+    if (!run->sparse || run->dense || run->decoded || rows == 0) {
+        return 0;
+    }
+    row_tile t = tile_at(run, 0, rows);
+    block_list l = published(run, &t);
+    run->tiling = tamis_cuda_sparse_tiling(run->plan->indexer, &run->plan->limits, l.width);
+    tamis_topk_args topk = topk_of(run, &t, l);
+    tamis_sparse_mqa_logits_args score = listed_of(run, &t, l, &topk);
+    return rows <= run->tiling.rows && tamis_cuda_consume_is_split(&score, run->plan->done);
+}
+
 tamis_status tamis_cuda_consumer_run(tamis_cuda_plan *plan, const tamis_step *step,
                                      const tamis_layer_args *args, void *stream,
                                      tamis_error *error) {
     tamis_layer_run run;
     TAMIS_TRY(begin(plan, step, args, 1, stream, &run, error));
-    TAMIS_TRY(tamis_cuda_queue_gate(&run, error));
+    run.gates = is_one_split(&run);
+    if (!run.gates) {
+        TAMIS_TRY(tamis_cuda_queue_gate(&run, error));
+    }
     if (run.sparse) {
         TAMIS_TRY(queue_listed(&run, published, sparse_tile, error));
     }

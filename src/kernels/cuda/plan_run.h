@@ -13,11 +13,14 @@ typedef struct tamis_layer_run {
     int64_t limit;       /* positions that K holds */
     int sparse, dense;   /* whether rows may take that route */
     int64_t border;      /* positions of a dense one at most */
+    int gates;           /* whether the one kernel that is queued does the gate's work, too */
     int decoded;         /* whether K may be there decoded: raised */
     tamis_raised_k raised;
     void *stream;
 } tamis_layer_run;
 
+/* Of rows that no gate was queued for. */
+tamis_gate_args tamis_cuda_gate_of(const tamis_layer_run *run);
 /* Rows then end at plan->gated[0], on the dense route at plan->gated[1]. */
 tamis_status tamis_cuda_queue_gate(tamis_layer_run *run, tamis_error *error);
 /* Rows then find K of their requests in run->raised. */
