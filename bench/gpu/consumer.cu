@@ -46,11 +46,14 @@ void consume_fast(const tamis_sparse_mqa_logits_args &a, const tamis_selection &
                               (size_t)consume_bytes(a.width)>>>(a, out, nullptr);
 }
 
-/* Rows from decoded K, by two warpgroups each or by one. */
+/* Rows from decoded K, by so many warpgroups each. */
 void consume_raised(const tamis_sparse_mqa_logits_args &a, const tamis_selection &out,
-                    int32_t *done, const tamis_raised_k &raised, bool two) {
+                    int32_t *done, const tamis_raised_k &raised, int groups) {
     const unsigned rows = (unsigned)a.rows.count;
-    if (two) {
+    if (groups == 4) {
+        tamis_consume_raised4_sm90<<<rows, 512, TAMIS_CONSUME_RAISED4_BYTES>>>(a, out, done,
+                                                                               raised);
+    } else if (groups == 2) {
         tamis_consume_raised2_sm90<<<rows, 256, TAMIS_CONSUME_RAISED2_BYTES>>>(a, out, done,
                                                                                raised);
     } else {
@@ -60,11 +63,11 @@ void consume_raised(const tamis_sparse_mqa_logits_args &a, const tamis_selection
 
 /* What launch_groups.c queues on Hopper. done: a word a row. */
 void consume_sm90(const tamis_sparse_mqa_logits_args &a, const tamis_selection &out, int32_t *done,
-                  const tamis_raised_k &raised, bool two = false) {
+                  const tamis_raised_k &raised, int groups = 1) {
     const unsigned rows = (unsigned)a.rows.count, threads = tamis::hopper::kGroupThreads;
     const bool fresh = raised.codes == nullptr;
     if (!fresh) {
-        consume_raised(a, out, done, raised, two);
+        consume_raised(a, out, done, raised, groups);
     }
     tamis_consume_rows_sm90<<<fresh ? rows : std::min(rows, 660u), threads,
                               TAMIS_CONSUME_ROWS_BYTES>>>(a, out, done, fresh);
@@ -103,7 +106,8 @@ void topk_pool(const tamis_topk_args &a) {
 
 /* ---- checks ---- */
 
-int done_rows, raised_rows, two_rows; /* by Hopper's kernels: in all, and from decoded K */
+int done_rows, raised_rows, two_rows,
+    four_rows; /* by Hopper's kernels: in all, and from decoded K */
 
 /* Three requests with pages in other orders, and K decoded of all, or of the first and the last. */
 tamis_raised_k add_requests(Call &c, const Shape &s, random_bits &bits) {
@@ -179,26 +183,27 @@ bool check(const Shape &s, uint64_t seed) {
         CHECK(cudaMemset(o->selection.counts, 0x5A, (size_t)s.rows * 4));
     }
     topk(c.topk);
-    /* topk, one kernel, Hopper's from pages, from decoded K, and by two warpgroups */
-    for (int how : {0, 1, 2, 3, 4}) {
+    /* topk, one kernel, Hopper's from pages, from decoded K, and by two and four warpgroups */
+    for (int how : {0, 1, 2, 3, 4, 5}) {
         if (how == 0 ? s.width > 2048 : how >= 2 && (s.topk > TAMIS_CONSUME_MAX_TOPK || s.round)) {
             continue;
         }
+        const int groups = how == 5 ? 4 : how == 4 ? 2 : 1;
         if (how >= 2) {
             CHECK(cudaMemset(got.logits, 0x5A, (size_t)got.logits_bytes));
             int32_t *words = (int32_t *)got.logits;
             consume_sm90(c.score, got.selection, words, how == 2 ? tamis_raised_k{} : raised,
-                         how == 4);
+                         groups);
             std::vector<int32_t> done((size_t)s.rows);
             CHECK(cudaMemcpy(done.data(), words, done.size() * 4, cudaMemcpyDeviceToHost));
             for (int d : done) {
                 done_rows += d == 1;
             }
             if (how >= 3) { /* once more, to count */
-                consume_raised(c.score, got.selection, words, raised, how == 4);
+                consume_raised(c.score, got.selection, words, raised, groups);
                 CHECK(cudaMemcpy(done.data(), words, done.size() * 4, cudaMemcpyDeviceToHost));
                 for (int d : done) {
-                    (how == 4 ? two_rows : raised_rows) += d == 1;
+                    (how == 5 ? four_rows : how == 4 ? two_rows : raised_rows) += d == 1;
                 }
             }
         } else if (how == 1) {
@@ -247,9 +252,10 @@ bool check_all() {
         good &= check(s, (uint64_t)i + 99);
         cases++;
     }
-    good &= done_rows > 0 && raised_rows > 0 && two_rows > 0;
-    printf("check: %d cases, %d rows by wgmma, from decoded K %d by a warpgroup, %d by two, %s\n",
-           cases, done_rows, raised_rows, two_rows, good ? "all bytes equal" : "FAILED");
+    good &= done_rows > 0 && raised_rows > 0 && two_rows > 0 && four_rows > 0;
+    printf("check: %d cases, %d rows by wgmma, from decoded K %d by a warpgroup, %d by two, %d by "
+           "four, %s\n",
+           cases, done_rows, raised_rows, two_rows, four_rows, good ? "all bytes equal" : "FAILED");
     return good;
 }
 
@@ -311,9 +317,11 @@ void time_all(int rows) {
             show("consume, decoded K", [&] { consume_sm90(c.score, o.selection, done, args.to); });
             if (rows < 1024) {
                 show("decoded K alone",
-                     [&] { consume_raised(c.score, o.selection, done, args.to, false); });
+                     [&] { consume_raised(c.score, o.selection, done, args.to, 1); });
                 show("two warpgroups a row",
-                     [&] { consume_raised(c.score, o.selection, done, args.to, true); });
+                     [&] { consume_raised(c.score, o.selection, done, args.to, 2); });
+                show("four warpgroups a row",
+                     [&] { consume_raised(c.score, o.selection, done, args.to, 4); });
             }
         }
     }
@@ -326,6 +334,9 @@ int main(int argc, char **argv) {
     CHECK(cudaGetDeviceProperties(&device, 0));
     CHECK(cudaFuncSetAttribute(tamis_consume_fast_smxx, cudaFuncAttributeMaxDynamicSharedMemorySize,
                                consume_bytes(TAMIS_CONSUME_MAX_WIDTH)));
+    CHECK(cudaFuncSetAttribute(tamis_consume_raised4_sm90,
+                               cudaFuncAttributeMaxDynamicSharedMemorySize,
+                               TAMIS_CONSUME_RAISED4_BYTES));
     CHECK(cudaFuncSetAttribute(tamis_consume_rows_sm90,
                                cudaFuncAttributePreferredSharedMemoryCarveout, 100));
     std::string what = argc > 1 ? argv[1] : "check";

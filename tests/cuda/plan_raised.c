@@ -194,9 +194,11 @@ static void same(void **state) {
         compare(s, mixed, COUNT(mixed), i % 4 == 3 ? i / 4 % 3 : TAMIS_SPARSE_ON, i % 2 ? 4096 : 0,
                 "mixed requests");
     }
-    static const request few[] = {{700, 128}, {650, 5}}, many[] = {{90, 1}, {5000, 640}};
+    static const request few[] = {{700, 128}}, some[] = {{700, 128}, {650, 5}},
+                         many[] = {{90, 1}, {5000, 640}};
     seed(250);
     compare(s, few, COUNT(few), TAMIS_SPARSE_ON, 0, "few rows");
+    compare(s, some, COUNT(some), TAMIS_SPARSE_ON, 0, "some rows");
     compare(s, many, COUNT(many), TAMIS_SPARSE_ON, 0, "one request");
     s.topk_blocks = 0;
     s.block = 0;
@@ -205,20 +207,21 @@ static void same(void **state) {
 
 static void released(void **state) {
     static const request some[] = {{17500, 530}, {16400, 130}, {16500, 3}},
-                         fewer[] = {{17000, 180}, {16400, 40}, {16500, 3}};
+                         fewer[] = {{17000, 180}, {16400, 40}, {16500, 3}}, few[] = {{17000, 129}};
     shape s = {TAMIS_K_MXFP4_PAGE, 64, 32, 128, 512, 2048, 8, 1, TAMIS_NUMERICS_EXACT};
     (void)state;
     seed(260);
     compare(s, some, COUNT(some), TAMIS_SPARSE_ON, 40000, "released sizes");
     compare(s, fewer, COUNT(fewer), TAMIS_SPARSE_ON, 40000, "released sizes, fewer rows");
+    compare(s, few, COUNT(few), TAMIS_SPARSE_ON, 40000, "released sizes, few rows");
 }
 
 /* Nearly all of the best are among the first positions, so that a floor guessed from those is too
  * high for the others. */
-static void falling_rows(int32_t rows) {
+static void falling_rows(int32_t rows, int32_t blocks) {
     const request one[] = {{9000, rows}};
-    enum { HIGH = 700 };
-    shape s = {TAMIS_K_MXFP4_PAGE, 64, 32, 128, 200, 600, 8, 1, TAMIS_NUMERICS_EXACT};
+    enum { HIGH = 600 };
+    shape s = {TAMIS_K_MXFP4_PAGE, 64, 32, 128, 200, blocks, 8, 1, TAMIS_NUMERICS_EXACT};
     seed(265 + (uint64_t)rows);
     layers *l = close_layers(s, one, 1);
     for (int k = 0; k < 2; k++) {
@@ -235,8 +238,9 @@ static void falling_rows(int32_t rows) {
 
 static void falling(void **state) {
     (void)state;
-    falling_rows(264); /* a warpgroup a row */
-    falling_rows(130); /* two */
+    falling_rows(264, 600);  /* a warpgroup a row */
+    falling_rows(200, 600);  /* two */
+    falling_rows(128, 1100); /* four, where there are as many multiprocessors */
 }
 
 /* Most positions score 0, as many as the cut: the lowest of them are selected, however early a
@@ -256,13 +260,14 @@ static void tied(const request *requests, int32_t count, int32_t topk, int32_t b
 }
 
 static void ties(void **state) {
-    static const request many[] = {{9000, 264}}, few[] = {{9000, 130}},
+    static const request many[] = {{9000, 264}}, some[] = {{9000, 200}}, few[] = {{9000, 128}},
                          from_pages[] = {{9000, 70}, {8000, 70}, {9000, 70}, {7000, 70}},
                          released[] = {{17000, 270}};
     (void)state;
     seed(268);
     tied(many, COUNT(many), 200, 600);
-    tied(few, COUNT(few), 200, 600);
+    tied(some, COUNT(some), 200, 600);
+    tied(few, COUNT(few), 200, 1100);
     tied(from_pages, COUNT(from_pages), 200, 600);
     tied(released, COUNT(released), 512, 2048);
 }

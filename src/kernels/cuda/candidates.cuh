@@ -74,6 +74,10 @@ __device__ inline uint32_t share_of(uint32_t topk, uint32_t seen, uint32_t colum
 
 static_assert(kSample <= 32 * kFew * kGroupWarps, "make_room");
 
+/* The same of CTAs that have more columns between two looks. */
+template <int kWarps>
+constexpr int kSampleOf = 32 * kRound *kWarps > kSample ? 32 * kRound *kWarps : kSample;
+
 /* Where a warp's next candidate goes, in shared memory. */
 struct Segment {
     uint32_t start, to;

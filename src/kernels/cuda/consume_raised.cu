@@ -2,8 +2,8 @@
 /*
  * consume_raised.cu: a consumer's rows whose K was decoded before (raised_k.h), by Hopper's wgmma:
  * fragments of A come from memory straight into registers. A warpgroup takes a row, or, where rows
- * are few, two take half of one each; four share a multiprocessor, and each has two tiles' products
- * under way, then the loads of the next two. Included after consume_sm90.cu.
+ * are few, two or four take a part of one each; four share a multiprocessor, and each has two
+ * tiles' products under way, then the loads of the next two. Included after consume_sm90.cu.
  */
 #include "consume_row.cuh"
 #include "kernels/cuda/raised_k.h"
@@ -56,6 +56,23 @@ template <int kWarps> __device__ inline int32_t turns_of(int32_t blocks) {
     return (blocks + kAtOnce - 1) / kAtOnce;
 }
 
+/*
+ * Rows that begin together are at the same turn for long. Where their lists name most of what they
+ * see, so that all load the same blocks, they wait for the same lines, which nobody loaded before:
+ * there a row begins at a turn of its multiprocessor's, and its first follows behind its last.
+ * Elsewhere, and with four warpgroups to wait, that costs.
+ */
+template <int kWarps> constexpr bool kTurned = kWarps <= 2 * kGroupWarps;
+
+template <int kWarps>
+__device__ inline int32_t first_turn(const RaisedShared<kWarps> &s, int32_t turns) {
+    uint32_t multiprocessor = 0;
+    if (kTurned<kWarps> && s.list.length <= 2 * kBlock * s.list.count) {
+        asm("mov.u32 %0,%%smid;" : "=r"(multiprocessor));
+    }
+    return (int32_t)(multiprocessor % (uint32_t)turns);
+}
+
 /* The blocks that a warp takes of its warpgroup's turns. */
 template <int kWarps> struct Placer {
     RaisedShared<kWarps> &s;
@@ -64,10 +81,17 @@ template <int kWarps> struct Placer {
     __device__ int32_t id_at(int32_t i) const {
         return i < s.list.count ? __ldg(s.list.blocks + i) : -1;
     }
+    __device__ void turn_back() {
+        if (kTurned<kWarps>) {
+            const int32_t all = kTurn * turns_of<kWarps>(s.list.count);
+            next -= next >= all * (int32_t)(threadIdx.x / kGroupThreads + 1) ? all : 0;
+        }
+    }
     /* start: of the warp's in its first turn. */
     __device__ Placer(RaisedShared<kWarps> &shared, int32_t start) : s(shared) {
         const int32_t lane = threadIdx.x & 31;
         next = start + kTurn * (lane / 4) + (lane & 3);
+        turn_back();
         id = id_at(next);
     }
     /* Those of kBatchTurns turns, from ring place `turn` on. Whole warp. */
@@ -80,6 +104,7 @@ template <int kWarps> struct Placer {
         to[0] = in ? place : first;
         to[2] = in ? place : kNoPlace;
         next += kTurn * kBatchTurns;
+        turn_back();
         id = id_at(next);
         __syncwarp();
     }
@@ -106,8 +131,9 @@ __device__ inline bool score_raised(RaisedShared<kWarps> &s, const tamis_raised_
     const uint32_t ring = (uint32_t)__cvta_generic_to_shared(&s.places[warp][0][half]);
     const int32_t turns = turns_of<kWarps>(s.list.count);
     const int32_t start = kGroups == 1 ? 0 : (int32_t)(warp / kGroupWarps) * turns * kTurn;
-    const uint32_t first = 4 * (warp % kGroupWarps);
-    uint32_t column = ((uint32_t)start + first + 2 * half + (lane >> 1 & 1)) * kBlock + own;
+    const int32_t turn = first_turn(s, turns);
+    const uint32_t first = (uint32_t)(start + kTurn * turn) + 4 * (warp % kGroupWarps);
+    uint32_t column = (first + 2 * half + (lane >> 1 & 1)) * kBlock + own;
     uint32_t wide = 0, slot = 0;
     Segment segment(s.row.pool);
     const Weights weights = load_weights(s.row.weights);
@@ -120,7 +146,7 @@ __device__ inline bool score_raised(RaisedShared<kWarps> &s, const tamis_raised_
         }
         return scale;
     };
-    Placer<kWarps> placer(s, start + (int32_t)first);
+    Placer<kWarps> placer(s, (int32_t)first);
     placer.place(0);
     placer.place(kBatchTurns);
     uint4 at = load_shared(ring);
@@ -153,9 +179,14 @@ __device__ inline bool score_raised(RaisedShared<kWarps> &s, const tamis_raised_
         segment.offer(__fmul_rn(sum, scale), column, best.floor, below);
         wide |= __float_as_uint(scale); /* its sign */
         column += kColumns;
+        if (kTurned<kWarps> && left == turn + 1) {
+            column -= (uint32_t)turns_of<kWarps>(s.list.count) * kColumns;
+        }
         if (slot % (kRound * sizeof s.places[0][0]) == 0) {
-            make_room(s.row, segment, best, topk,
-                      (column - (uint32_t)start * kBlock) / kColumns * (kGroups * kColumns));
+            const uint32_t seen = kTurned<kWarps>
+                                      ? (uint32_t)(turns_of<kWarps>(s.list.count) - left + 1)
+                                      : (column - (uint32_t)start * kBlock) / kColumns;
+            make_room(s.row, segment, best, topk, seen * (kGroups * kColumns));
             if (slot % (sizeof s.places[0] / 2) == 0) {
                 placer.place((slot / sizeof s.places[0][0]) ^ kBatchTurns);
             }
@@ -165,7 +196,8 @@ __device__ inline bool score_raised(RaisedShared<kWarps> &s, const tamis_raised_
     return wide >> 31;
 }
 
-/* Rows whose request has decoded K; the others are left with done 0. */
+/* Rows whose request has decoded K; the others are left with done 0, but for those of the dense
+ * route: nothing is to be done for them. */
 template <int kWarps>
 __device__ inline void consume_raised(const tamis_sparse_mqa_logits_args &a,
                                       const tamis_selection &out, int32_t *done,
@@ -173,6 +205,12 @@ __device__ inline void consume_raised(const tamis_sparse_mqa_logits_args &a,
     extern __shared__ __align__(1024) uint8_t memory[];
     auto &s = *(RaisedShared<kWarps> *)memory;
     const int64_t r = blockIdx.x;
+    if (raised.dense && raised.dense[r] > 0) {
+        if (threadIdx.x == 0) {
+            done[r] = 1;
+        }
+        return;
+    }
     const Listed list = listed_of(a, r);
     const int64_t request = request_of(a.rows, r);
     const int32_t first = raised.first[request];
@@ -195,6 +233,7 @@ __device__ inline void consume_raised(const tamis_sparse_mqa_logits_args &a,
 
 static_assert(sizeof(RaisedShared<4>) == TAMIS_CONSUME_RAISED_BYTES, "consume_args.h");
 static_assert(sizeof(RaisedShared<8>) == TAMIS_CONSUME_RAISED2_BYTES, "consume_args.h");
+static_assert(sizeof(RaisedShared<16>) == TAMIS_CONSUME_RAISED4_BYTES, "consume_args.h");
 
 } // namespace hopper
 } // namespace tamis
@@ -211,6 +250,13 @@ extern "C" __global__ void __launch_bounds__(256, 2)
                                const __grid_constant__ tamis_selection out, int32_t *done,
                                const __grid_constant__ tamis_raised_k raised) {
     tamis::hopper::consume_raised<8>(a, out, done, raised);
+}
+
+extern "C" __global__ void __launch_bounds__(512, 1)
+    tamis_consume_raised4_sm90(const __grid_constant__ tamis_sparse_mqa_logits_args a,
+                               const __grid_constant__ tamis_selection out, int32_t *done,
+                               const __grid_constant__ tamis_raised_k raised) {
+    tamis::hopper::consume_raised<16>(a, out, done, raised);
 }
 
 #endif

@@ -175,7 +175,8 @@ __device__ inline void thin_row(RowShared<kWarps> &s, Best &best, bool few, uint
 template <int kWarps>
 __device__ inline void make_room(RowShared<kWarps> &s, Segment &segment, Best &best, uint32_t topk,
                                  uint32_t seen) {
-    const bool sample = seen == kSample && best.columns >= 4 * kSample;
+    constexpr uint32_t kFirst = kSampleOf<kWarps>;
+    const bool sample = seen == kFirst && best.columns >= 4 * kFirst;
     if (__syncthreads_or(sample || segment.lacks_a_round())) {
         const uint32_t want = best.columns ? share_of(topk, seen, best.columns) : topk;
         best.count = segment.count();

@@ -3,7 +3,8 @@
  * launch_groups.c: a consumer of many rows by Hopper's kernels, a warpgroup a row: those whose K
  * was decoded before, then the others from pages, then by the portable kernel the few that both
  * leave. Which rows those are is known on the device alone, so all three are queued; `done` says
- * what is left. Of fewer rows those whose K was decoded, two warpgroups each.
+ * what is left. Of fewer rows those whose K was decoded, two warpgroups each, or
+ * four where every row has a multiprocessor of its own.
  */
 #include "fail.h"
 #include "kernels/cuda/consume_args.h"
@@ -24,6 +25,7 @@ static int fits(const tamis_cuda *cuda, const tamis_sparse_mqa_logits_args *scor
                 const tamis_selection *out) {
     return cuda->kernels[TAMIS_CUDA_consume_raised_sm90] != NULL &&
            cuda->kernels[TAMIS_CUDA_consume_raised2_sm90] != NULL &&
+           cuda->kernels[TAMIS_CUDA_consume_raised4_sm90] != NULL &&
            cuda->kernels[TAMIS_CUDA_consume_rows_sm90] != NULL &&
            score->numerics == TAMIS_NUMERICS_EXACT && score->width <= TAMIS_CONSUME_MAX_WIDTH &&
            out->topk <= TAMIS_CONSUME_MAX_TOPK && score->logits_type == TAMIS_F32;
@@ -41,7 +43,7 @@ int tamis_cuda_consumes_raised(const tamis_cuda *cuda, const tamis_sparse_mqa_lo
            score->rows.count >= TAMIS_RAISED_ROWS && score->rows.count < TAMIS_CUDA_GROUPS_FROM;
 }
 
-/* By one warpgroup a row, or two. */
+/* By one warpgroup a row, two or four. */
 static tamis_status queue_raised(const tamis_cuda *cuda, int kernel,
                                  const tamis_sparse_mqa_logits_args *score,
                                  const tamis_selection *selection, const tamis_raised_k *raised,
@@ -59,8 +61,9 @@ tamis_status tamis_cuda_queue_consume_raised(const tamis_cuda *cuda,
                                              const tamis_selection *out,
                                              const tamis_raised_k *raised, int32_t *done,
                                              void *stream, tamis_error *error) {
-    return queue_raised(cuda, TAMIS_CUDA_consume_raised2_sm90, score, out, raised, done, stream,
-                        error);
+    const int kernel = score->rows.count <= cuda->multiprocessors ? TAMIS_CUDA_consume_raised4_sm90
+                                                                  : TAMIS_CUDA_consume_raised2_sm90;
+    return queue_raised(cuda, kernel, score, out, raised, done, stream, error);
 }
 
 tamis_status tamis_cuda_queue_consume_groups(const tamis_cuda *cuda,

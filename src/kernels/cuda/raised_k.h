@@ -32,8 +32,9 @@ enum {
 typedef struct tamis_raised_k {
     uint8_t *codes; /* NULL: nothing is decoded */
     float *scales;
-    int32_t *first;  /* [requests] position of its first, a multiple of 64, or -1: not here */
-    int32_t *length; /* [requests] positions */
+    int32_t *first;       /* [requests] position of its first, a multiple of 64, or -1: not here */
+    int32_t *length;      /* [requests] positions */
+    const int32_t *dense; /* [rows] of a consumer: above 0 in rows of the dense route; or NULL */
 } tamis_raised_k;
 
 /* Which K, as the layer that decodes it sees it. */
