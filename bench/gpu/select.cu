@@ -12,6 +12,7 @@
 
 #include "kernels/cuda/consume.cu"
 #include "kernels/cuda/decode.cu"
+#include "kernels/cuda/decode_sm90.cu"
 #include "kernels/cuda/publish.cu"
 #include "kernels/cuda/sparse_mqa_logits.cu"
 #include "kernels/cuda/topk.cu"
@@ -280,9 +281,17 @@ void check_publish(int kind, int blocks, int width, int own, bool team, int vari
 
 /* ---- a consumer of few rows ---- */
 
-/* steps 0: two blocks a warp. */
+/* steps 0: two blocks a warp; by wgmma: -1, its part of the row. */
 void split(const tamis_sparse_mqa_logits_args &a, const tamis_selection &out, uint32_t *done,
            int parts, int steps, cudaStream_t stream = 0) {
+    if (steps < 0) {
+        const int at_once = 64 * parts;
+        tamis_consume_split_sm90<<<dim3((unsigned)parts, (unsigned)a.rows.count),
+                                   tamis::kSplitThreads, sizeof(tamis::hopper::SplitMemory),
+                                   stream>>>(
+            a, out, done, nullptr, ((int)a.width + at_once - 1) / at_once, tamis_gate_args{});
+        return;
+    }
     tamis_consume_split_smxx<<<dim3((unsigned)parts, (unsigned)a.rows.count), tamis::kSplitThreads,
                                sizeof(tamis::SplitShared), stream>>>(a, out, done, nullptr, steps,
                                                                      tamis_gate_args{});
@@ -314,7 +323,8 @@ void check_decode(const Shape &s, uint64_t seed) {
     c.topk.selection = want.selection;
     tamis_topk_smxx<<<(unsigned)s.rows, tamis::kSelectThreads>>>(c.topk, 0, INT32_MAX);
     int64_t n = (int64_t)s.rows * s.topk;
-    for (int parts : {1, 3, 16, 132}) {
+    for (int i = 0; i < 10; i++) {
+        const int parts = std::vector<int>{1, 3, 7, 16, 132}[(size_t)i % 5];
         CHECK(cudaMemset(got.logits, 0xA5, (size_t)got.logits_bytes));
         CHECK(cudaMemset(got.selection.positions, 0xA5, (size_t)n * 4));
         CHECK(cudaMemset(got.selection.slots, 0xA5, (size_t)n * 8));
@@ -322,7 +332,8 @@ void check_decode(const Shape &s, uint64_t seed) {
         CHECK(cudaMemset(got.selection.counts, 0xA5, (size_t)s.rows * 4));
         c.score.logits = scratch;
         c.score.logits_stride = stride;
-        split(c.score, got.selection, done, parts, parts == 132 ? 0 : parts == 16 ? 2 : parts);
+        const int steps = parts == 132 ? 0 : parts == 16 ? 2 : parts;
+        split(c.score, got.selection, done, parts, i < 5 ? steps : -1);
         CHECK(cudaDeviceSynchronize());
         bool good = true;
         good &= same("counts", want.selection.counts, got.selection.counts, s.rows, 1, s);
@@ -544,21 +555,25 @@ void time_decode() {
             32 * parts >= s.width ? 0 : std::min(8, std::max(1, s.width / (64 * parts)));
         const int each = std::max(1, 2 * kMultiprocessors / rows);
         const int two_steps = std::min(8, std::max(1, 512 / (each * 8)));
-        auto one = [&](cudaStream_t st) { split(c.score, o.selection, done, parts, steps, st); };
-        float cold = timer.run(one), warm = timer.run(one, false);
-        float four = timer.run([&](cudaStream_t st) {
-            for (auto &layer : layers) {
-                split(layer, o.selection, done, parts, steps, st);
-            }
-        });
+        printf("%3d rows:", rows);
+        for (int how : {steps, -1}) {
+            auto one = [&](cudaStream_t st) { split(c.score, o.selection, done, parts, how, st); };
+            float cold = timer.run(one), warm = timer.run(one, false);
+            float four = timer.run([&](cudaStream_t st) {
+                for (auto &layer : layers) {
+                    split(layer, o.selection, done, parts, how, st);
+                }
+            });
+            printf(" %s %6.2f us, %6.2f warm, %6.2f of four;", how < 0 ? "wgmma" : "smxx", cold,
+                   warm, four / 4);
+        }
         float two = timer.run([&](cudaStream_t st) {
             tamis_sparse_mqa_logits_fast_smxx<<<dim3((unsigned)each, (unsigned)rows),
                                                 tamis::kFastThreads, 0, st>>>(c.score, two_steps);
             tamis_topk_pool_smxx<<<(unsigned)rows, tamis::kPoolTopkThreads, 0, st>>>(c.topk, 0,
                                                                                      INT32_MAX);
         });
-        printf("%3d rows: %6.2f us, %6.2f warm, %6.2f of four; scores, then topk %6.2f\n", rows,
-               cold, warm, four / 4, two);
+        printf(" scores, then topk %6.2f\n", two);
         fflush(stdout);
     }
 }
@@ -575,6 +590,9 @@ int main(int argc, char **argv) {
     CHECK(cudaFuncSetAttribute(tamis_consume_split_smxx,
                                cudaFuncAttributeMaxDynamicSharedMemorySize,
                                sizeof(tamis::SplitShared)));
+    CHECK(cudaFuncSetAttribute(tamis_consume_split_sm90,
+                               cudaFuncAttributeMaxDynamicSharedMemorySize,
+                               sizeof(tamis::hopper::SplitMemory)));
     std::string what = argc > 1 ? argv[1] : "check";
     if (what == "check") {
         return check_all();

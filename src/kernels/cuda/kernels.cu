@@ -10,6 +10,7 @@
 #include "consume_sm90.cu"
 #include "consume_raised.cu"
 #include "decode.cu"
+#include "decode_sm90.cu"
 #include "block_max.cu"
 #include "publish.cu"
 #include "expand.cu"

@@ -186,8 +186,8 @@ tamis_status tamis_cuda_queue_sparse_mqa_logits(const tamis_cuda *cuda,
                              grid_of_rows(cuda, a.rows.count), stream, parameters, error);
 }
 
-/* A row's CTAs: as many as the device has for it. Steps of a warp's group: its part, if short, 0
- * where that is two blocks. */
+/* A row's CTAs: as many as the device has for it. Steps of a warp: 0 where they are two blocks; by
+ * wgmma its part of the row; else a group of it, or its part, if short. */
 static tamis_status queue_split(const tamis_cuda *cuda, const tamis_sparse_mqa_logits_args *score,
                                 const tamis_selection *selection, uint32_t *done,
                                 const int32_t *taken, const tamis_gate_args *layer, void *stream,
@@ -198,14 +198,19 @@ static tamis_status queue_split(const tamis_cuda *cuda, const tamis_sparse_mqa_l
     int64_t most = (a.width + QUERY_WARPS * STEP_BLOCKS - 1) / (QUERY_WARPS * STEP_BLOCKS);
     int64_t parts = tamis_least(cuda->multiprocessors / a.rows.count, most);
     parts = parts < 1 ? 1 : parts;
-    int64_t each = a.width / (parts * SPLIT_WARPS * STEP_BLOCKS);
+    const int64_t at_once = parts * SPLIT_WARPS * STEP_BLOCKS, each = a.width / at_once;
     int32_t steps = (int32_t)tamis_least(each < 1 ? 1 : each, GROUP_STEPS);
-    if (parts * SPLIT_WARPS * STEP_BLOCKS / 2 >= a.width) {
-        steps = 0;
-    }
+    int kernel = TAMIS_CUDA_consume_split_smxx;
     tamis_grid grid = {parts, a.rows.count, TAMIS_CONSUME_SPLIT_BYTES};
+    if (at_once / 2 >= a.width) {
+        steps = 0;
+    } else if (cuda->kernels[TAMIS_CUDA_consume_split_sm90] != NULL) {
+        kernel = TAMIS_CUDA_consume_split_sm90;
+        grid.shared = TAMIS_CONSUME_SPLIT_SM90_BYTES;
+        steps = (int32_t)((a.width + at_once - 1) / at_once);
+    }
     void *parameters[] = {&a, &out, &done, (void *)&taken, &steps, &gate};
-    return tamis_cuda_launch(cuda, TAMIS_CUDA_consume_split_smxx, grid, stream, parameters, error);
+    return tamis_cuda_launch(cuda, kernel, grid, stream, parameters, error);
 }
 
 int tamis_cuda_consume_is_grouped(const tamis_cuda *cuda, const tamis_sparse_mqa_logits_args *score,
