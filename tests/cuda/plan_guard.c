@@ -9,6 +9,13 @@
 
 static const request some[] = {{150, 1}, {203, 4}, {96, 20}, {1, 1}, {64, 9}};
 static const shape small = {TAMIS_K_MXFP4_PAGE, 16, 4, 64, 16, 6, 8, 1, TAMIS_NUMERICS_EXACT};
+/* Whose consumers are one kernel that does the gate's work, where all rows are listed. */
+static const shape fast = {TAMIS_K_MXFP4_PAGE, 64, 32, 128, 16, 8, 8, 1, TAMIS_NUMERICS_EXACT};
+
+static int does_gate(const scene *s, int32_t layer) {
+    return layers_consumes(s->l, layer) && s->l->shape.heads == fast.heads &&
+           s->indexer->sparse_logits == TAMIS_SPARSE_ON;
+}
 
 /* The layer wrote -1 alone, and the status says why, until it is cleared. */
 static void nothing(scene *s, int32_t layer, uint32_t fault, const char *what) {
@@ -57,10 +64,10 @@ static void forgeries(scene *s, const tamis_step *step) {
     forged(s, step, &other, "blocks of a larger cache");
 }
 
-static void stamps_in(int32_t mode) {
+static void stamps_in(shape sizes, int32_t mode) {
     outcome want[LAYERS];
     seed(7);
-    scene s = scene_make(layers_make(small, some, COUNT(some)), 3, mode, 0);
+    scene s = scene_make(layers_make(sizes, some, COUNT(some)), 3, mode, 0);
     scene_expect(&s, s.l, &s.l->batch, want);
     tamis_step step = twin_step(s.plan, &s.t);
     stale(&s, &step, "before the publish");
@@ -91,8 +98,9 @@ static void stamps_in(int32_t mode) {
 static void stamps(void **state) {
     (void)state;
     for (int32_t mode = TAMIS_SPARSE_OFF; mode <= TAMIS_SPARSE_AUTO; mode++) {
-        stamps_in(mode);
+        stamps_in(small, mode);
     }
+    stamps_in(fast, TAMIS_SPARSE_ON);
 }
 
 /* ---- graphs ---- */
@@ -129,11 +137,10 @@ static void replay(scene *s, void *exec) {
 }
 
 /* Layers captured without their step, replayed under one of fewer rows. */
-static void other_rows(void **state) {
+static void other_rows_in(shape sizes) {
     outcome want[LAYERS];
-    (void)state;
     seed(8);
-    scene s = scene_make(layers_make(small, some, COUNT(some)), 5, TAMIS_SPARSE_ON, 0);
+    scene s = scene_make(layers_make(sizes, some, COUNT(some)), 5, TAMIS_SPARSE_ON, 0);
     scene_expect(&s, s.l, &s.l->batch, want);
     tamis_step step = twin_step(s.plan, &s.t);
     begin_capture();
@@ -159,12 +166,21 @@ static void other_rows(void **state) {
     scene_end(&s);
 }
 
+static void other_rows(void **state) {
+    (void)state;
+    other_rows_in(small);
+    other_rows_in(fast);
+}
+
 /* What a consumer's rows see on each route: all of it on one, by the length of the batch. */
 static void check_routes(const scene *s, const layers *l, const tamis_batch *batch) {
     const shape *sizes = &l->shape;
     int64_t border = s->plan->longest, bytes = s->rows * 4;
     int32_t k = sizes->source_ratio - 1, *ks = fresh(bytes), *sparse = fresh(bytes),
             *dense = fresh(bytes);
+    if (does_gate(s, LAYER_CONSUMER)) {
+        return;
+    }
     if (s->indexer->sparse_logits == TAMIS_SPARSE_AUTO) {
         border = (int64_t)sizes->topk_blocks * sizes->block / 4 * TAMIS_CUDA_AUTO_QUARTERS;
     }
@@ -249,6 +265,7 @@ static void graph(void **state) {
     graph_in(s, TAMIS_SPARSE_OFF, 0);
     graph_in(s, TAMIS_SPARSE_AUTO, -1);
     graph_in(s, TAMIS_SPARSE_AUTO, 10);
+    graph_in(fast, TAMIS_SPARSE_ON, -1);
     s.layout = TAMIS_K_MXFP4_SPLIT;
     s.page_size = 0;
     s.source_ratio = 2;
@@ -289,9 +306,18 @@ static void fill_tables(const scene *s) {
     }
 }
 
-/* Positions that rows saw in the layer that ran, by the gate's arrays. */
+/* Positions that rows saw in the layer that ran, by the gate's arrays, or by the step's. */
 static void lengths_of(const scene *s, int32_t layer, const int32_t *ks, int32_t *lengths) {
+    const int k = s->l->ratios[layer] - 1;
+    const int64_t limit = s->t.batch.page_table_width[k] * s->l->shape.page_size;
     int32_t *dense = fresh(s->rows * 4);
+    if (does_gate(s, layer)) {
+        gpu_read(lengths, s->plan->ke[k], s->rows * 4);
+        for (int64_t r = 0; r < s->rows; r++) {
+            lengths[r] = lengths[r] < limit ? lengths[r] : (int32_t)limit;
+        }
+        return;
+    }
     gpu_read(lengths, s->plan->gated[0], s->rows * 4);
     gpu_read(dense, s->plan->gated[1], s->rows * 4);
     for (int64_t r = 0; r < s->rows; r++) {
@@ -347,6 +373,7 @@ static void hostile(void **state) {
     hostile_in(s, TAMIS_SPARSE_ON, 12);
     hostile_in(s, TAMIS_SPARSE_OFF, 6);
     hostile_in(s, TAMIS_SPARSE_AUTO, 12);
+    hostile_in(fast, TAMIS_SPARSE_ON, 12);
     s.layout = TAMIS_K_MXFP4_SPLIT;
     s.page_size = 0;
     hostile_in(s, TAMIS_SPARSE_ON, 12);

@@ -236,8 +236,8 @@ __device__ inline Spread bound_of_scores(Pool<kSplitThreads> &s, uint32_t even, 
     return reduce(lane < kSplitWarps ? s.warp[lane] : none);
 }
 
-/* Lists the quads that have a key which reaches a bound that enough keys do. Returns how many, or
- * 0: there is no such bound. Whole CTA; leaves at a barrier. */
+/* Lists the quads that have a key which reaches a bound that enough keys do. Returns how many, from
+ * a barrier on, or 0: there is no such bound. Whole CTA. */
 __device__ inline uint32_t list_quads(SplitRow &s, SplitLists &lists, const uint32_t *keys,
                                       int columns, uint32_t topk, Spread &spread) {
     uint4 held[8];
@@ -284,7 +284,8 @@ __device__ inline void take_best(SplitRow &s, SplitLists &lists, const uint32_t 
     const uint32_t quads = list_quads(s, lists, keys, columns, topk, spread);
     const float base = score_of_key(spread.bound);
     const uint32_t reach = __float_as_uint(__fsub_rn(score_of_key(spread.high - 1u), base));
-    /* How far below the best a key lies; what is below the bound, and NaN, further than all. */
+    /* How far below the best a key lies. What is below the bound, and NaN, lies further than all
+     * that reaches it, but where those are infinite: then all share a bin. */
     auto down_of = [&](uint32_t key) {
         const uint32_t order = key - 1u;
         const uint32_t flip = (uint32_t)((int32_t)~order >> 31) | 0x80000000u;

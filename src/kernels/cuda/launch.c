@@ -222,7 +222,8 @@ int tamis_cuda_consume_is_grouped(const tamis_cuda *cuda, const tamis_sparse_mqa
 int tamis_cuda_consume_is_split(const tamis_sparse_mqa_logits_args *score, const uint32_t *done) {
     uintptr_t scratch = (uintptr_t)score->logits | (uintptr_t)(score->logits_stride * 4);
     return scores_fast(score) && score->width * score->block_size <= POOL_COLUMNS &&
-           score->rows.count < TAMIS_CUDA_GROUPS_FROM && done && (scratch & 15) == 0;
+           score->rows.count > 0 && score->rows.count < TAMIS_CUDA_GROUPS_FROM && done &&
+           (scratch & 15) == 0;
 }
 
 tamis_status tamis_cuda_queue_consume(const tamis_cuda *cuda,

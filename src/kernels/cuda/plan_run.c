@@ -414,7 +414,8 @@ static int is_one_split(tamis_layer_run *run) {
     run->tiling = tamis_cuda_sparse_tiling(run->plan->indexer, &run->plan->limits, l.width);
     tamis_topk_args topk = topk_of(run, &t, l);
     tamis_sparse_mqa_logits_args score = listed_of(run, &t, l, &topk);
-    return rows <= run->tiling.rows && tamis_cuda_consume_is_split(&score, run->plan->done);
+    return rows <= run->tiling.rows && tamis_cuda_consume_is_split(&score, run->plan->done) &&
+           !tamis_cuda_consume_is_grouped(run->plan->cuda, &score, &topk.selection);
 }
 
 tamis_status tamis_cuda_consumer_run(tamis_cuda_plan *plan, const tamis_step *step,
