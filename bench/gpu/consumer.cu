@@ -46,7 +46,7 @@ void consume_fast(const tamis_sparse_mqa_logits_args &a, const tamis_selection &
                               (size_t)consume_bytes(a.width)>>>(a, out, nullptr);
 }
 
-/* Rows from decoded K, by so many warpgroups each. */
+/* Rows from decoded K, by so many warpgroups each; 0: by one that begins anywhere. */
 void consume_raised(const tamis_sparse_mqa_logits_args &a, const tamis_selection &out,
                     int32_t *done, const tamis_raised_k &raised, int groups) {
     const unsigned rows = (unsigned)a.rows.count;
@@ -56,6 +56,8 @@ void consume_raised(const tamis_sparse_mqa_logits_args &a, const tamis_selection
     } else if (groups == 2) {
         tamis_consume_raised2_sm90<<<rows, 256, TAMIS_CONSUME_RAISED2_BYTES>>>(a, out, done,
                                                                                raised);
+    } else if (groups == 0) {
+        tamis_consume_raised1_sm90<<<rows, 128, TAMIS_CONSUME_RAISED_BYTES>>>(a, out, done, raised);
     } else {
         tamis_consume_raised_sm90<<<rows, 128, TAMIS_CONSUME_RAISED_BYTES>>>(a, out, done, raised);
     }
@@ -184,11 +186,11 @@ bool check(const Shape &s, uint64_t seed) {
     }
     topk(c.topk);
     /* topk, one kernel, Hopper's from pages, from decoded K, and by two and four warpgroups */
-    for (int how : {0, 1, 2, 3, 4, 5}) {
+    for (int how : {0, 1, 2, 3, 4, 5, 6}) {
         if (how == 0 ? s.width > 2048 : how >= 2 && (s.topk > TAMIS_CONSUME_MAX_TOPK || s.round)) {
             continue;
         }
-        const int groups = how == 5 ? 4 : how == 4 ? 2 : 1;
+        const int groups = how == 6 ? 0 : how == 5 ? 4 : how == 4 ? 2 : 1;
         if (how >= 2) {
             CHECK(cudaMemset(got.logits, 0x5A, (size_t)got.logits_bytes));
             int32_t *words = (int32_t *)got.logits;
@@ -318,6 +320,8 @@ void time_all(int rows) {
             if (rows < 1024) {
                 show("decoded K alone",
                      [&] { consume_raised(c.score, o.selection, done, args.to, 1); });
+                show("one, as few rows take it",
+                     [&] { consume_raised(c.score, o.selection, done, args.to, 0); });
                 show("two warpgroups a row",
                      [&] { consume_raised(c.score, o.selection, done, args.to, 2); });
                 show("four warpgroups a row",

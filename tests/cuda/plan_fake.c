@@ -450,8 +450,9 @@ static void raises(void **state) {
     kernels[TAMIS_CUDA_mqa_maxima_fast_sm90] = kernels[TAMIS_CUDA_mqa_logits_fast_sm90] = far;
     assert_int_equal(launched(l, TAMIS_SPARSE_ON, 1, 1, 300, LAYER_SOURCE), source + 2);
     assert_int_equal(launched(l, TAMIS_SPARSE_ON, 1, 1, 300, LAYER_CONSUMER), consumer);
-    kernels[TAMIS_CUDA_consume_raised_sm90] = kernels[TAMIS_CUDA_consume_raised2_sm90] =
-        kernels[TAMIS_CUDA_consume_raised4_sm90] = kernels[TAMIS_CUDA_consume_rows_sm90] = far;
+    kernels[TAMIS_CUDA_consume_raised_sm90] = kernels[TAMIS_CUDA_consume_raised1_sm90] =
+        kernels[TAMIS_CUDA_consume_raised2_sm90] = kernels[TAMIS_CUDA_consume_raised4_sm90] =
+            kernels[TAMIS_CUDA_consume_rows_sm90] = far;
     assert_int_equal(launched(l, TAMIS_SPARSE_ON, 1, 1, 300, LAYER_CONSUMER), consumer + 1);
     assert_int_equal(launched(l, TAMIS_SPARSE_AUTO, 1, 1, 300, LAYER_CONSUMER), consumer + 1);
     auto_most = many[0].fresh + 1; /* the dense route, too: scores, topk */
@@ -463,8 +464,9 @@ static void raises(void **state) {
     l = layers_make(fast, spread, COUNT(spread));
     assert_int_equal(launched(l, TAMIS_SPARSE_ON, 1, 1, 300, LAYER_SOURCE), source);
     kernels[TAMIS_CUDA_mqa_maxima_fast_sm90] = kernels[TAMIS_CUDA_mqa_logits_fast_sm90] = NULL;
-    kernels[TAMIS_CUDA_consume_raised_sm90] = kernels[TAMIS_CUDA_consume_raised2_sm90] =
-        kernels[TAMIS_CUDA_consume_raised4_sm90] = kernels[TAMIS_CUDA_consume_rows_sm90] = NULL;
+    kernels[TAMIS_CUDA_consume_raised_sm90] = kernels[TAMIS_CUDA_consume_raised1_sm90] =
+        kernels[TAMIS_CUDA_consume_raised2_sm90] = kernels[TAMIS_CUDA_consume_raised4_sm90] =
+            kernels[TAMIS_CUDA_consume_rows_sm90] = NULL;
 }
 
 static int after(void **state) {

@@ -59,22 +59,20 @@ template <int kWarps> __device__ inline int32_t turns_of(int32_t blocks) {
 /*
  * Rows that begin together are at the same turn for long. Where their lists name most of what they
  * see, so that all load the same blocks, they wait for the same lines, which nobody loaded before:
- * there a row begins at a turn of its multiprocessor's, and its first follows behind its last.
- * Elsewhere, and with four warpgroups to wait, that costs.
+ * there a row that is `turned` begins at a turn of its multiprocessor's, and its first follows
+ * behind its last. Where rows are many, or four warpgroups wait, that costs more than it saves.
  */
-template <int kWarps> constexpr bool kTurned = kWarps <= 2 * kGroupWarps;
-
-template <int kWarps>
+template <bool kTurned, int kWarps>
 __device__ inline int32_t first_turn(const RaisedShared<kWarps> &s, int32_t turns) {
     uint32_t multiprocessor = 0;
-    if (kTurned<kWarps> && s.list.length <= 2 * kBlock * s.list.count) {
+    if (kTurned && s.list.length <= 2 * kBlock * s.list.count) {
         asm("mov.u32 %0,%%smid;" : "=r"(multiprocessor));
     }
     return (int32_t)(multiprocessor % (uint32_t)turns);
 }
 
 /* The blocks that a warp takes of its warpgroup's turns. */
-template <int kWarps> struct Placer {
+template <int kWarps, bool kTurned> struct Placer {
     RaisedShared<kWarps> &s;
     int32_t next, id; /* of the lane's block in the batch that is placed next */
 
@@ -82,7 +80,7 @@ template <int kWarps> struct Placer {
         return i < s.list.count ? __ldg(s.list.blocks + i) : -1;
     }
     __device__ void turn_back() {
-        if (kTurned<kWarps>) {
+        if (kTurned) {
             const int32_t all = kTurn * turns_of<kWarps>(s.list.count);
             next -= next >= all * (int32_t)(threadIdx.x / kGroupThreads + 1) ? all : 0;
         }
@@ -116,7 +114,7 @@ template <int kWarps> struct Placer {
  * t of the four, p = l / 4 % 4, and ends with position 2 p + (l & 1) of tile l >> 1 & 1. Returns
  * whether one of its positions is wide.
  */
-template <int kWarps>
+template <int kWarps, bool kTurned>
 __device__ inline bool score_raised(RaisedShared<kWarps> &s, const tamis_raised_k &raised,
                                     uint32_t topk, Best &best) {
     constexpr uint32_t kGroups = kWarps / kGroupWarps, kColumns = kTurn * kBlock;
@@ -131,7 +129,7 @@ __device__ inline bool score_raised(RaisedShared<kWarps> &s, const tamis_raised_
     const uint32_t ring = (uint32_t)__cvta_generic_to_shared(&s.places[warp][0][half]);
     const int32_t turns = turns_of<kWarps>(s.list.count);
     const int32_t start = kGroups == 1 ? 0 : (int32_t)(warp / kGroupWarps) * turns * kTurn;
-    const int32_t turn = first_turn(s, turns);
+    const int32_t turn = first_turn<kTurned>(s, turns);
     const uint32_t first = (uint32_t)(start + kTurn * turn) + 4 * (warp % kGroupWarps);
     uint32_t column = (first + 2 * half + (lane >> 1 & 1)) * kBlock + own;
     uint32_t wide = 0, slot = 0;
@@ -146,7 +144,7 @@ __device__ inline bool score_raised(RaisedShared<kWarps> &s, const tamis_raised_
         }
         return scale;
     };
-    Placer<kWarps> placer(s, (int32_t)first);
+    Placer<kWarps, kTurned> placer(s, (int32_t)first);
     placer.place(0);
     placer.place(kBatchTurns);
     uint4 at = load_shared(ring);
@@ -179,13 +177,12 @@ __device__ inline bool score_raised(RaisedShared<kWarps> &s, const tamis_raised_
         segment.offer(__fmul_rn(sum, scale), column, best.floor, below);
         wide |= __float_as_uint(scale); /* its sign */
         column += kColumns;
-        if (kTurned<kWarps> && left == turn + 1) {
+        if (kTurned && left == turn + 1) {
             column -= (uint32_t)turns_of<kWarps>(s.list.count) * kColumns;
         }
         if (slot % (kRound * sizeof s.places[0][0]) == 0) {
-            const uint32_t seen = kTurned<kWarps>
-                                      ? (uint32_t)(turns_of<kWarps>(s.list.count) - left + 1)
-                                      : (column - (uint32_t)start * kBlock) / kColumns;
+            const uint32_t seen = kTurned ? (uint32_t)(turns_of<kWarps>(s.list.count) - left + 1)
+                                          : (column - (uint32_t)start * kBlock) / kColumns;
             make_room(s.row, segment, best, topk, seen * (kGroups * kColumns));
             if (slot % (sizeof s.places[0] / 2) == 0) {
                 placer.place((slot / sizeof s.places[0][0]) ^ kBatchTurns);
@@ -198,7 +195,7 @@ __device__ inline bool score_raised(RaisedShared<kWarps> &s, const tamis_raised_
 
 /* Rows whose request has decoded K; the others are left with done 0, but for those of the dense
  * route: nothing is to be done for them. */
-template <int kWarps>
+template <int kWarps, bool kTurned>
 __device__ inline void consume_raised(const tamis_sparse_mqa_logits_args &a,
                                       const tamis_selection &out, int32_t *done,
                                       const tamis_raised_k &raised) {
@@ -223,7 +220,7 @@ __device__ inline void consume_raised(const tamis_sparse_mqa_logits_args &a,
             s.list.first = first;
         }
         whole = consume_row(s.row, a, out, list, r, [&](Best &best) {
-            return score_raised(s, raised, (uint32_t)out.topk, best);
+            return score_raised<kWarps, kTurned>(s, raised, (uint32_t)out.topk, best);
         });
     }
     if (threadIdx.x == 0) {
@@ -242,21 +239,28 @@ extern "C" __global__ void __launch_bounds__(128, 4)
     tamis_consume_raised_sm90(const __grid_constant__ tamis_sparse_mqa_logits_args a,
                               const __grid_constant__ tamis_selection out, int32_t *done,
                               const __grid_constant__ tamis_raised_k raised) {
-    tamis::hopper::consume_raised<4>(a, out, done, raised);
+    tamis::hopper::consume_raised<4, false>(a, out, done, raised);
+}
+
+extern "C" __global__ void __launch_bounds__(128, 4)
+    tamis_consume_raised1_sm90(const __grid_constant__ tamis_sparse_mqa_logits_args a,
+                               const __grid_constant__ tamis_selection out, int32_t *done,
+                               const __grid_constant__ tamis_raised_k raised) {
+    tamis::hopper::consume_raised<4, true>(a, out, done, raised);
 }
 
 extern "C" __global__ void __launch_bounds__(256, 2)
     tamis_consume_raised2_sm90(const __grid_constant__ tamis_sparse_mqa_logits_args a,
                                const __grid_constant__ tamis_selection out, int32_t *done,
                                const __grid_constant__ tamis_raised_k raised) {
-    tamis::hopper::consume_raised<8>(a, out, done, raised);
+    tamis::hopper::consume_raised<8, true>(a, out, done, raised);
 }
 
 extern "C" __global__ void __launch_bounds__(512, 1)
     tamis_consume_raised4_sm90(const __grid_constant__ tamis_sparse_mqa_logits_args a,
                                const __grid_constant__ tamis_selection out, int32_t *done,
                                const __grid_constant__ tamis_raised_k raised) {
-    tamis::hopper::consume_raised<16>(a, out, done, raised);
+    tamis::hopper::consume_raised<16, false>(a, out, done, raised);
 }
 
 #endif

@@ -187,7 +187,8 @@ tamis_status tamis_cuda_queue_sparse_mqa_logits(const tamis_cuda *cuda,
 }
 
 /* A row's CTAs: as many as the device has for it. Steps of a warp: 0 where they are two blocks; by
- * wgmma its part of the row; else a group of it, or its part, if short. */
+ * wgmma its part of the row; else a group of it, or its part, if short. Behind a kernel that took
+ * most rows, the one that takes up less. */
 static tamis_status queue_split(const tamis_cuda *cuda, const tamis_sparse_mqa_logits_args *score,
                                 const tamis_selection *selection, uint32_t *done,
                                 const int32_t *taken, const tamis_gate_args *layer, void *stream,
@@ -204,7 +205,7 @@ static tamis_status queue_split(const tamis_cuda *cuda, const tamis_sparse_mqa_l
     tamis_grid grid = {parts, a.rows.count, TAMIS_CONSUME_SPLIT_BYTES};
     if (at_once / 2 >= a.width) {
         steps = 0;
-    } else if (cuda->kernels[TAMIS_CUDA_consume_split_sm90] != NULL) {
+    } else if (cuda->kernels[TAMIS_CUDA_consume_split_sm90] != NULL && !taken) {
         kernel = TAMIS_CUDA_consume_split_sm90;
         grid.shared = TAMIS_CONSUME_SPLIT_SM90_BYTES;
         steps = (int32_t)((a.width + at_once - 1) / at_once);

@@ -12,7 +12,8 @@
 
 enum {
     PAGES_CTAS = 5, /* of a multiprocessor, where most rows are done */
-    REST_CTAS = 2
+    REST_CTAS = 2,
+    TURNED_ROWS = 448 /* fewer begin at different turns: consume_raised.cu */
 };
 
 static const int64_t shared_of[] = {
@@ -24,6 +25,7 @@ static const int64_t shared_of[] = {
 static int fits(const tamis_cuda *cuda, const tamis_sparse_mqa_logits_args *score,
                 const tamis_selection *out) {
     return cuda->kernels[TAMIS_CUDA_consume_raised_sm90] != NULL &&
+           cuda->kernels[TAMIS_CUDA_consume_raised1_sm90] != NULL &&
            cuda->kernels[TAMIS_CUDA_consume_raised2_sm90] != NULL &&
            cuda->kernels[TAMIS_CUDA_consume_raised4_sm90] != NULL &&
            cuda->kernels[TAMIS_CUDA_consume_rows_sm90] != NULL &&
@@ -79,8 +81,9 @@ tamis_status tamis_cuda_queue_consume_groups(const tamis_cuda *cuda,
     void *of_rest[] = {&a, &out, &done, &fresh};
     tamis_grid grid = {rows, 1, 0};
     if (!fresh) {
-        TAMIS_TRY(queue_raised(cuda, TAMIS_CUDA_consume_raised_sm90, score, selection, raised, done,
-                               stream, error));
+        const int kernel =
+            rows < TURNED_ROWS ? TAMIS_CUDA_consume_raised1_sm90 : TAMIS_CUDA_consume_raised_sm90;
+        TAMIS_TRY(queue_raised(cuda, kernel, score, selection, raised, done, stream, error));
     }
     grid.x = fresh || PAGES_CTAS * each > rows ? rows : PAGES_CTAS * each;
     grid.shared = shared_of[TAMIS_CUDA_consume_rows_sm90];
