@@ -29,15 +29,6 @@ template <int kWarps> struct RaisedShared {
     } list;
 };
 
-/* Bits of `yes` where mask has ones, else of `no`. */
-__device__ inline float choose(uint32_t mask, float yes, float no) {
-    uint32_t d;
-    asm("lop3.b32 %0,%1,%2,%3,0xCA;"
-        : "=r"(d)
-        : "r"(mask), "r"(__float_as_uint(yes)), "r"(__float_as_uint(no)));
-    return __uint_as_float(d);
-}
-
 /* The fragments of a tile: the lane's of the block at `place`. Not before a product that reads the
  * same registers was waited for. */
 __device__ inline void load_tile(uint32_t (&tile)[4][4], const uint8_t *codes, uint32_t place) {
@@ -123,9 +114,7 @@ __device__ inline bool score_raised(RaisedShared<kWarps> &s, const tamis_raised_
     const uint8_t *const codes = opaque(raised.codes + (lane & 15) * 16);
     const uint8_t *const scales = opaque((const uint8_t *)(raised.scales + own));
     const int32_t end = s.list.first + s.list.length - (int32_t)own;
-    /* Through shuffles, since the compiler makes anew every time what it can. */
-    const uint32_t odd = __shfl_sync(kAll, 0u - (lane & 1), (int)lane);
-    const uint32_t upper = __shfl_sync(kAll, 0u - (lane >> 1 & 1), (int)lane);
+    const Chains chains;
     const uint32_t ring = (uint32_t)__cvta_generic_to_shared(&s.places[warp][0][half]);
     const int32_t turns = turns_of<kWarps>(s.list.count);
     const int32_t start = kGroups == 1 ? 0 : (int32_t)(warp / kGroupWarps) * turns * kTurn;
@@ -137,7 +126,7 @@ __device__ inline bool score_raised(RaisedShared<kWarps> &s, const tamis_raised_
     const Weights weights = load_weights(s.row.weights);
     auto load_scale = [&](const uint4 &at) {
         const uint32_t place =
-            __float_as_uint(choose(upper, __uint_as_float(at.w), __uint_as_float(at.z)));
+            __float_as_uint(choose(chains.upper, __uint_as_float(at.w), __uint_as_float(at.z)));
         float scale = __uint_as_float(TAMIS_NAN_BITS); /* which no floor lets pass */
         if ((int32_t)place < end) {
             scale = __ldg((const float *)(scales + (uint64_t)place * 4));
@@ -168,13 +157,7 @@ __device__ inline bool score_raised(RaisedShared<kWarps> &s, const tamis_raised_
         multiply_wait<0>(d1);
         load_tile(tile1, codes, at.y);
         weigh_signed(weights, d1, p[2], p[3]);
-        const float x =
-            __fadd_rn(choose(odd, p[1], p[0]), __shfl_xor_sync(kAll, choose(odd, p[0], p[1]), 1));
-        const float y =
-            __fadd_rn(choose(odd, p[3], p[2]), __shfl_xor_sync(kAll, choose(odd, p[2], p[3]), 1));
-        const float sum =
-            __fadd_rn(choose(upper, y, x), __shfl_xor_sync(kAll, choose(upper, x, y), 2));
-        segment.offer(__fmul_rn(sum, scale), column, best.floor, below);
+        segment.offer(__fmul_rn(chains.add(p), scale), column, best.floor, below);
         wide |= __float_as_uint(scale); /* its sign */
         column += kColumns;
         if (kTurned && left == turn + 1) {

@@ -41,7 +41,7 @@ struct SplitMemory {
 };
 
 /* Descriptors of the query's four steps. Not const: what is known while compiling is made anew
- * before every product, in 24 of 735 instructions of two steps. */
+ * before every product. */
 __constant__ uint64_t kSplitMatrix[4] = {
     0x4000004000010000u | (kSharedBase / 16), 0x4000004000010000u | (kSharedBase / 16 + 2),
     0x4000004000010000u | (kSharedBase / 16 + 4), 0x4000004000010000u | (kSharedBase / 16 + 6)};
@@ -85,7 +85,7 @@ __device__ inline bool store_split_query(SplitMemory &s, const QueryBits<kSplitT
 
 /* ---- K ---- */
 
-/* The warp's block i, of all its `blocks`, to shared memory; whether all of it counts. */
+/* Puts the warp's block i to shared memory; whether all of it counts. */
 __device__ inline bool put_place(SplitWarp &s, const tamis_k_cache &k, const Listed &list, int i,
                                  int32_t id, uint32_t where) {
     const Place p = place_of(k, list, id, where);
@@ -130,51 +130,20 @@ struct SplitKeys {
 
 /* ---- scores ---- */
 
-/* Bits of `yes` where mask has ones, else of `no`. */
-__device__ inline float chosen(uint32_t mask, float yes, float no) {
-    uint32_t d;
-    asm("lop3.b32 %0,%1,%2,%3,0xCA;"
-        : "=r"(d)
-        : "r"(mask), "r"(__float_as_uint(yes)), "r"(__float_as_uint(no)));
-    return __uint_as_float(d);
-}
-
-/* What the compiler would make anew every time: through a shuffle, it cannot. */
-__device__ inline uint32_t kept(uint32_t x) {
-    return __shfl_sync(kAll, x, (int)(threadIdx.x & 31));
-}
-
-__device__ inline uint32_t key_of(float score) {
-    const uint32_t bits = __float_as_uint(__fadd_rn(score, 0.0f)); /* -0 becomes +0 */
-    const uint32_t key = (bits ^ ((uint32_t)((int32_t)bits >> 31) | 0x80000000u)) + 1;
-    return score == score ? key : 1;
-}
-
 /* What a warp keeps while it scores. */
 struct SplitScorer {
     Weights weights;
-    uint32_t unit, odd, upper;
+    uint32_t unit;
+    Chains chains;
 
-    __device__ explicit SplitScorer(const SplitMemory &s) : weights(load_weights(s.weights)) {
-        const uint32_t lane = threadIdx.x & 31;
-        unit = kept(16u << (8 * (lane & 3)));
-        odd = kept(0u - (lane & 1));
-        upper = kept(0u - (lane >> 1 & 1));
+    __device__ explicit SplitScorer(const SplitMemory &s)
+        : weights(load_weights(s.weights)), unit(kept(16u << (8 * (threadIdx.x & 3)))) {
     }
 
     __device__ Table table(uint32_t depths, int b) const {
         constexpr uint32_t tables = kSharedBase + (uint32_t)offsetof(SplitMemory, tables);
         const uint4 t = load_shared(add_bytes(tables, __shfl_sync(kAll, depths, b, 4), unit));
         return {t.x, t.y, t.z, t.w};
-    }
-
-    /* As add_chains. */
-    __device__ float sum(const float (&p)[4]) const {
-        const float x =
-            __fadd_rn(chosen(odd, p[1], p[0]), __shfl_xor_sync(kAll, chosen(odd, p[0], p[1]), 1));
-        const float y =
-            __fadd_rn(chosen(odd, p[3], p[2]), __shfl_xor_sync(kAll, chosen(odd, p[2], p[3]), 1));
-        return __fadd_rn(chosen(upper, y, x), __shfl_xor_sync(kAll, chosen(upper, x, y), 2));
     }
 
     /* The score of the lane's position of a step that is there; not 0: the position is wide. */
@@ -197,7 +166,7 @@ struct SplitScorer {
         weigh_signed(weights, d1, p[2], p[3]);
         float scale = __uint_as_float(max(own.largest << 23, 0x00400000u)); /* 2^-127: subnormal */
         scale = (own.largest & 255u) == TAMIS_SCALE_NAN ? __uint_as_float(TAMIS_NAN_BITS) : scale;
-        return __fmul_rn(sum(p), scale);
+        return __fmul_rn(chains.add(p), scale);
     }
 };
 
@@ -231,7 +200,7 @@ __device__ inline bool score_run(const SplitWarp &s, const Listed &list, const S
         const uint32_t from = now + half * kStage;
         float score = scorer.score(from, from + own, wide);
         if (run.plain) {
-            to[32 * half] = key_of(score);
+            to[32 * half] = pool_key(score);
         } else {
             uint32_t seen;
             asm volatile("ld.shared.u8 %0,[%1];" : "=r"(seen) : "r"(visible + 4 * t));
@@ -239,7 +208,7 @@ __device__ inline bool score_run(const SplitWarp &s, const Listed &list, const S
             score = round ? tamis_round_bf16(score) : score;
             wide = live ? wide : 0;
             if (run.at + 4 * t < list.count) {
-                to[32 * half] = live ? key_of(score) : 0;
+                to[32 * half] = live ? pool_key(score) : 0;
             }
         }
         any |= wide;

@@ -50,6 +50,36 @@ __device__ inline uint32_t add_bytes(uint32_t to, uint32_t x, uint32_t by) {
     return d;
 }
 
+/* Bits of `yes` where mask has ones, else of `no`. */
+__device__ inline float choose(uint32_t mask, float yes, float no) {
+    uint32_t d;
+    asm("lop3.b32 %0,%1,%2,%3,0xCA;"
+        : "=r"(d)
+        : "r"(mask), "r"(__float_as_uint(yes)), "r"(__float_as_uint(no)));
+    return __uint_as_float(d);
+}
+
+/* A lane's x through a shuffle, since the compiler makes anew every time what it can. */
+__device__ inline uint32_t kept(uint32_t x) {
+    return __shfl_sync(kAll, x, (int)(threadIdx.x & 31));
+}
+
+/* add_chains by masks that a lane keeps. */
+struct Chains {
+    uint32_t odd, upper;
+
+    __device__ Chains()
+        : odd(kept(0u - (threadIdx.x & 1))), upper(kept(0u - (threadIdx.x >> 1 & 1))) {
+    }
+    __device__ float add(const float (&p)[4]) const {
+        const float x =
+            __fadd_rn(choose(odd, p[1], p[0]), __shfl_xor_sync(kAll, choose(odd, p[0], p[1]), 1));
+        const float y =
+            __fadd_rn(choose(odd, p[3], p[2]), __shfl_xor_sync(kAll, choose(odd, p[2], p[3]), 1));
+        return __fadd_rn(choose(upper, y, x), __shfl_xor_sync(kAll, choose(upper, x, y), 2));
+    }
+};
+
 struct TurnScales {
     uint32_t largest, depths, wide; /* largest: in both halves; depths: a byte each; wide: not 0 */
 };
