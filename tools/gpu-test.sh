@@ -61,6 +61,8 @@ mkdir -p "$portable"
 portable_build=$!
 
 status=0
+# A time limit leaves programs behind that `timeout` put into groups of their own, and they go on on the GPU.
+trap 'pkill -f -- "$build/.*tests/cuda/gpu_" || true; exit 143' TERM INT
 "$root/tools/run-tests.sh" "$build" -L '^gpu$' -j 8 >"$build/tests.txt" 2>&1 || status=1
 grep -E '^ *[0-9]+/[0-9]+ Test|^skipped:|FAILED|during:' "$build/tests.txt" | sed 's/^ *[0-9]*\/[0-9]* Test *#[0-9]*: //'
 if [ $status -ne 0 ]; then
@@ -106,65 +108,45 @@ run_portable() {
 portable_says=
 run_portable
 
-# Every tool over every stage, all at once: a tool's longest programs would leave the machine idle.
-# What a tool runs, a line each: the tool, the program and its arguments.
-programs_of() {
-    routes= # many rows: the longest by far, so first, and for one tool only
-    [ "$1" != memcheck ] || routes="routes order"
-    for name in $routes $stages levels stages pages rows tiles stamps hostile bytes falling small; do
-        case $name in
-        levels | stages) echo "$1 gpu_hostile $name" ;;
-        pages | rows | routes | tiles) echo "$1 gpu_plan_same $name" ;;
-        stamps | hostile) echo "$1 gpu_plan_guard $name" ;;
-        bytes | falling | order) echo "$1 gpu_plan_raised $name" ;;
-        small) echo "$1 gpu_plan_tiles $name" ;;
-        *) echo "$1 gpu_harness $name few" ;;
-        esac
-    done
-}
-
-# A machine may refuse a tool: that is said, not hidden.
-list_programs() {
-    folder=$build/$1
-    rm -rf "$folder"
-    mkdir -p "$folder"
-    if ! timeout 120 compute-sanitizer --tool "$1" "$build/tests/cuda/gpu_harness" block_max few \
-        >"$folder/probe.log" 2>&1 && grep -qiE 'not supported|LibraryNotLoaded|Unable to' "$folder/probe.log"; then
-        echo "$1: SKIPPED: $(grep -iE 'not supported|LibraryNotLoaded|Unable to' "$folder/probe.log" | head -n 1)"
-        sanitized="$sanitized, $1 skipped"
-        return
-    fi
-    programs_of "$1" >>"$build/sanitized"
-}
-
-# What a tool found, of the programs that were run.
-report_tool() {
+# One tool over every stage, several at once. A machine may refuse the tools: that is said, not hidden.
+sanitize() {
     tool=$1
     folder=$build/$tool
-    grep -q "^$tool " "$build/sanitized" || return 0
-    if grep -q "^$tool " "$build/failed"; then
+    mkdir -p "$folder"
+    if ! timeout 120 compute-sanitizer --tool "$tool" "$build/tests/cuda/gpu_harness" block_max few \
+        >"$folder/probe.log" 2>&1 && grep -qiE 'not supported|LibraryNotLoaded|Unable to' "$folder/probe.log"; then
+        echo "$tool: SKIPPED: $(grep -iE 'not supported|LibraryNotLoaded|Unable to' "$folder/probe.log" | head -n 1)"
+        sanitized="$sanitized, $tool skipped"
+        return
+    fi
+    routes= # many rows: the longest by far, so first, and for one tool only
+    [ "$tool" != memcheck ] || routes="routes order"
+    for name in $routes $stages levels stages pages rows tiles stamps hostile bytes falling small; do
+        case $name in
+        levels | stages) echo "gpu_hostile $name" ;;
+        pages | rows | routes | tiles) echo "gpu_plan_same $name" ;;
+        stamps | hostile) echo "gpu_plan_guard $name" ;;
+        bytes | falling | order) echo "gpu_plan_raised $name" ;;
+        small) echo "gpu_plan_tiles $name" ;;
+        *) echo "gpu_harness $name few" ;;
+        esac
+    done | xargs -P $(((jobs + 1) * 2 / 3)) -I@ sh -c "set -- @; timeout 240 compute-sanitizer --tool $tool --error-exitcode 9 \
+        '$build/tests/cuda/'@ >'$folder/'\$2.txt 2>&1 || echo \$2" >"$folder/failed"
+    if [ -s "$folder/failed" ]; then
         status=1
-        echo "$tool: FAILED: $(sed -n "s/^$tool //p" "$build/failed" | tr '\n' ' ')"
-        head -n 30 "$folder/$(sed -n "s/^$tool //p" "$build/failed" | head -n 1).txt"
+        echo "$tool: FAILED: $(tr '\n' ' ' <"$folder/failed")"
+        first=$(head -n 1 "$folder/failed")
+        head -n 30 "$folder/$first.txt"
         sanitized="$sanitized, $tool failed"
     else
         echo "$tool: $(cat "$folder"/*.txt | grep -cE 'ERROR SUMMARY: 0 errors|RACECHECK SUMMARY: 0 hazards') programs clean"
         sanitized="$sanitized, $tool clean"
     fi
 }
-
 sanitized=
 if command -v compute-sanitizer >/dev/null 2>&1; then
-    tools="memcheck racecheck synccheck initcheck"
-    : >"$build/sanitized"
-    for tool in $tools; do
-        list_programs "$tool"
-    done
-    xargs -P "$jobs" -I@ sh -c "set -- @; tool=\$1 name=\$3; shift; program=\$1; shift; \
-        timeout 300 compute-sanitizer --tool \$tool --error-exitcode 9 '$build/tests/cuda/'\$program \$* \
-        >'$build/'\$tool/\$name.txt 2>&1 || echo \$tool \$name" <"$build/sanitized" >"$build/failed"
-    for tool in $tools; do
-        report_tool "$tool"
+    for tool in memcheck racecheck synccheck initcheck; do
+        sanitize $tool
     done
 else
     sanitized=", no compute-sanitizer"
