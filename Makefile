@@ -75,10 +75,10 @@ amalgamation: ## the core library as one .c and one .h, in build/amalgamation
 	@tools/amalgamate.py $(BUILD)/amalgamation
 
 format: ## format every C and CUDA source
-	@git ls-files '*.c' '*.h' '*.cu' '*.cuh' | xargs clang-format -i
+	@git ls-files '*.c' '*.h' '*.cpp' '*.cu' '*.cuh' | xargs clang-format -i
 
 format-check: ## fail when a C or CUDA source is not formatted
-	@git ls-files '*.c' '*.h' '*.cu' '*.cuh' | xargs clang-format --dry-run -Werror
+	@git ls-files '*.c' '*.h' '*.cpp' '*.cu' '*.cuh' | xargs clang-format --dry-run -Werror
 
 install: build ## install the library, headers, command and man page under PREFIX
 	@cmake --install $(BUILD) --prefix $(PREFIX)

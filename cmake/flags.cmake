@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: MIT
 # Flags of every target. Contraction is off everywhere: FMA stands only where it is written.
-add_compile_options(-Wall -Wextra -Wshadow -Wpointer-arith -Wstrict-prototypes -Wundef -ffp-contract=off
+add_compile_options(-Wall -Wextra -Wshadow -Wpointer-arith $<$<COMPILE_LANGUAGE:C>:-Wstrict-prototypes> -Wundef -ffp-contract=off
                     -fvisibility=hidden -fno-math-errno -D_POSIX_C_SOURCE=200809L)
 # Texts of errors are cut to their buffers on purpose.
 add_compile_options($<$<C_COMPILER_ID:GNU>:-Wno-format-truncation>)

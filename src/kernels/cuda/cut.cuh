@@ -48,12 +48,16 @@ __device__ inline uint32_t pool_key(float score) {
     return score != score ? 1 : key + 1;
 }
 
-/* Adds 1 where `yes`: a predicate, not a branch. */
+/* Adds 1 where `yes`: a predicate, not a branch. Elsewhere than on a GPU threads take turns. */
 __device__ inline void count_if(uint32_t *bin, bool yes) {
+#ifdef __CUDA_ARCH__
     asm volatile(
         "{.reg .pred p; setp.ne.u32 p,%0,0; @p red.shared.add.u32 [%1],1;}" ::"r"((uint32_t)yes),
         "r"((uint32_t)__cvta_generic_to_shared(bin))
         : "memory");
+#else
+    *bin += yes;
+#endif
 }
 
 /* Whole CTA, once before anything else; the next barrier orders it. */

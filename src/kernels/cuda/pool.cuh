@@ -159,7 +159,11 @@ __device__ inline void visit_marks(Ranks<QUADS> ranks, const uint32_t (&marks)[(
 
 /* Stores an item where `yes`, in this CTA's shared memory or (sm_90) a cluster's. */
 __device__ inline void store_if(uint32_t address, uint32_t key, uint32_t id, bool yes) {
-#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
+#if !defined(__CUDA_ARCH__)
+    if (yes) {
+        *(uint2 *)__cvta_shared_to_generic(address) = make_uint2(key, id);
+    }
+#elif __CUDA_ARCH__ >= 900
     asm volatile("{.reg .pred p; setp.ne.u32 p,%0,0; @p "
                  "st.shared::cluster.v2.u32 [%1],{%2,%3};}" ::"r"((uint32_t)yes),
                  "r"(address), "r"(key), "r"(id)

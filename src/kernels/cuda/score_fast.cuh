@@ -17,11 +17,11 @@
 #ifndef TAMIS_CUDA_SCORE_FAST_CUH
 #define TAMIS_CUDA_SCORE_FAST_CUH
 
+#include "listed.cuh"
 #include "score.cuh"
 
 namespace tamis {
 
-constexpr int kBlock = 8; /* positions of a block */
 /* Blocks of a warp's step: lane 4 r + c ends with position r of block c. */
 constexpr int kStepBlocks = 4;
 constexpr int kMaxSteps = 8; /* of a group: 32 blocks, one a lane */
@@ -253,13 +253,6 @@ __device__ inline uint32_t own_factor(const FastScales &own, int b) {
     const int lane = threadIdx.x & 31;
     return prmt(__shfl_sync(kAll, own.factors, (lane & ~3) + b), 0, 0x4440u | (uint32_t)(lane & 3));
 }
-
-/* A row's listed blocks. PAGE, ks NULL: what the launcher asks of fast kernels. */
-struct Listed {
-    const int32_t *blocks, *physical, *pages;
-    int32_t count, length;
-    uint32_t page_shift; /* log2 of the blocks of a page */
-};
 
 /* Where a block lies, in units of 16 bytes. */
 struct Place {

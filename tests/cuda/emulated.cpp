@@ -1,0 +1,342 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * emulated.cpp: the kernels' own selection of few rows (split_select.cuh) by an emulated CTA, over
+ * keys that are unlucky in all the ways known, against a stable sort. What lies behind the row's
+ * keys is keys that would win, shared memory begins as garbage, and what surrounds it must stay.
+ *
+ * Usage: cuda_emulated [first case [cases]]. A case is its number: all else follows from it.
+ */
+#include "emulated.h"
+
+#include <algorithm>
+#include <stdio.h>
+#include <vector>
+
+#include "kernels/cuda/split_select.cuh"
+
+using emulated::Random;
+using namespace tamis;
+
+#define LENGTH(array) (uint32_t)(sizeof(array) / sizeof(array)[0])
+
+namespace {
+
+#ifdef TESTS_ASAN
+constexpr int kDefaultCases = 150;
+#else
+constexpr int kDefaultCases = 1000;
+#endif
+constexpr uint32_t kCanary = 0xC0FFEE11u, kStale = 0xDEADBEEFu;
+
+/* What the scores of a row have in common. */
+struct Mix {
+    Random &random;
+    float c;          /* any magnitude */
+    uint32_t percent; /* 1 to 40 */
+    uint32_t bits;    /* any */
+    int columns;
+
+    bool some() const {
+        return random.below(100) < percent;
+    }
+    bool half() const {
+        return random.below(2) != 0;
+    }
+    /* Of a quarter of the columns, one of each quad. */
+    bool own(int i) const {
+        return i % 4 == (int)(bits % 4);
+    }
+    float normal() const {
+        return random.normal();
+    }
+};
+
+const float kInfinity = INFINITY, kHuge = 3.4e38f;
+
+struct KeyKind {
+    const char *name;
+    float (*score)(const Mix &m, int i);
+};
+
+const KeyKind kinds[] = {
+    {"equal", [](const Mix &m, int) { return m.c; }},
+    {"NaN", [](const Mix &, int) { return NAN; }},
+    {"-infinity", [](const Mix &, int) { return -kInfinity; }},
+    {"infinity", [](const Mix &, int) { return kInfinity; }},
+    {"infinities", [](const Mix &m, int) { return m.half() ? kInfinity : -kInfinity; }},
+    {"zeros", [](const Mix &m, int) { return m.half() ? 0.0f : -0.0f; }},
+    {"normal", [](const Mix &m, int) { return m.normal(); }},
+    {"mostly zero", [](const Mix &m, int) { return max(0.0f, m.normal() - 2.0f); }},
+    {"few values", [](const Mix &m, int) { return (float)(m.random.below(m.percent) + 1); }},
+    {"any bits", [](const Mix &m, int) { return __uint_as_float(m.random.bits()); }},
+    {"subnormal", [](const Mix &m, int) { return __uint_as_float(m.random.below(64)); }},
+    {"overflowing differences",
+     [](const Mix &m, int) {
+         return (m.half() ? 1.0f : -1.0f) * kHuge * ((float)m.random.below(1000) / 1000.0f);
+     }},
+    {"ulps above 1", [](const Mix &m, int) { return 1.0f + (float)m.random.below(40) * 0x1p-23f; }},
+    {"some infinite", [](const Mix &m, int) { return m.some() ? kInfinity : m.normal(); }},
+    {"some NaN", [](const Mix &m, int) { return m.some() ? NAN : m.normal(); }},
+    {"mostly NaN", [](const Mix &m, int) { return m.some() ? m.normal() : NAN; }},
+    {"mostly -infinity", [](const Mix &m, int) { return m.some() ? m.normal() : -kInfinity; }},
+    {"one value and the lowest",
+     [](const Mix &m, int) { return m.random.below(50) == 0 ? -kHuge : m.c; }},
+    {"two neighbours and -infinity",
+     [](const Mix &m, int) {
+         return m.random.below(50) == 0 ? -kInfinity : m.half() ? m.c : nextafterf(m.c, kInfinity);
+     }},
+    {"one far above equal ones",
+     [](const Mix &m, int i) {
+         return i == (int)(m.bits % (uint32_t)m.columns) ? m.c * 100.0f : m.c;
+     }},
+    {"powers of two",
+     [](const Mix &m, int) { return ldexpf(1.0f, (int)m.random.below(250) - 125); }},
+    {"negative powers of two",
+     [](const Mix &m, int) { return -ldexpf(1.0f, (int)m.random.below(250) - 125); }},
+    {"halvings above a value",
+     [](const Mix &m, int) { return m.c + ldexpf(fabsf(m.c), -(int)m.random.below(30)); }},
+    {"heavy tails",
+     [](const Mix &m, int) {
+         const float x = m.normal() * m.normal() * m.normal() * m.normal();
+         return x * x * x;
+     }},
+    {"a low half", [](const Mix &m, int i) { return i < m.columns / 2 ? -3e38f : m.normal(); }},
+    {"around 0 and one value",
+     [](const Mix &m, int i) {
+         return ldexpf(m.normal(), -(int)m.random.below(40)) + (i % 97 == 0 ? m.c : 0.0f);
+     }},
+    {"near one value",
+     [](const Mix &m, int) { return (m.c == 0.0f ? 1.0f : m.c) * (1.0f + m.normal() * 1e-6f); }},
+    {"tiny and huge",
+     [](const Mix &m, int) {
+         const float x = m.normal();
+         return x < 2.0f ? x * 1e-38f : x * 3e38f;
+     }},
+    {"huge among subnormal",
+     [](const Mix &m, int) { return m.normal() * (m.some() ? 1e30f : 1e-40f); }},
+    {"a lane's infinities",
+     [](const Mix &m, int i) { return m.own(i)   ? kInfinity
+                                      : m.half() ? NAN
+                                                 : -kInfinity; }},
+    {"a lane's -infinities", [](const Mix &m, int i) { return m.own(i) ? -kInfinity : NAN; }},
+    {"a lane's huge ones",
+     [](const Mix &m, int i) {
+         return m.own(i) ? kHuge : m.random.below(3) != 0 ? -kHuge : m.half() ? -kInfinity : NAN;
+     }},
+    {"a lane's subnormal ones",
+     [](const Mix &m, int i) {
+         return m.own(i)                 ? 1e-40f * (float)(1 + m.random.below(3))
+                : m.random.below(3) != 0 ? -kHuge
+                : m.half()               ? -kInfinity
+                                         : 0.0f;
+     }},
+    {"shared leading bits",
+     [](const Mix &m, int) {
+         return __uint_as_float((m.bits & 0xFFFF0000u) | m.random.below(1u << 18));
+     }},
+};
+
+/* Which columns have no key, as positions past a row's end and ids out of range have none. */
+const char *const hole_names[] = {"none",         "a quarter",    "nearly all",
+                                  "the last few", "whole blocks", "all"};
+
+void make_holes(std::vector<uint32_t> &keys, uint32_t holes, Random &random) {
+    const size_t columns = keys.size();
+    for (size_t b = 0; b < columns; b += kBlock) {
+        const bool whole = holes == 5 || (holes == 4 && random.below(2));
+        for (size_t i = b; i < b + kBlock; i++) {
+            const bool hole = whole || (holes == 1 && random.below(4) == 0) ||
+                              (holes == 2 && random.below(50) != 0);
+            keys[i] = hole ? 0 : keys[i];
+        }
+    }
+    for (size_t i = columns - 1 - random.below(kBlock); holes == 3 && i < columns; i++) {
+        keys[i] = 0;
+    }
+}
+
+struct Case {
+    uint64_t seed;
+    uint32_t kind, holes, topk;
+    int columns;
+    std::vector<uint32_t> keys;
+};
+
+constexpr int kMaxWidth = kSplitColumns / kBlock;
+
+/* A width and topk: half of the cases are such as models have, half are at the edges. */
+void shape_of(Case &c, Random &random) {
+    static const int widths[] = {1,   2,   3,   15,  16,  17,  31,  32,   33,   63,   64,       127,
+                                 128, 255, 256, 257, 511, 512, 513, 1000, 1024, 2047, kMaxWidth};
+    static const uint32_t topks[] = {1,   2,   3,   7,   16,   31,   32,   33,   100,  255,
+                                     256, 511, 512, 513, 1000, 1023, 1024, 1025, 2048, 16384};
+    int width =
+        random.below(3) ? widths[random.below(LENGTH(widths))] : 1 + (int)random.below(kMaxWidth);
+    if (random.below(2)) {
+        width = max(width, 8);
+        c.topk = 1 + random.below(min((uint32_t)width * 8 / 3, random.below(2) ? 64u : 900u));
+    } else {
+        width = random.below(8) ? width : 1 + (int)random.below(6);
+        c.topk = random.below(3) ? topks[random.below(LENGTH(topks))] : 1 + random.below(1100);
+        c.topk = random.below(8) ? c.topk : (uint32_t)width * kBlock;
+    }
+    c.columns = width * kBlock;
+}
+
+Case make_case(uint64_t seed) {
+    Random random(seed * 2654435761u + 1);
+    Case c = {};
+    c.seed = seed;
+    c.kind = (uint32_t)(seed % LENGTH(kinds));
+    c.holes = random.below(2) ? 0 : random.below(LENGTH(hole_names));
+    shape_of(c, random);
+    const float scale = random.normal() * ldexpf(1.0f, (int)random.below(200) - 100);
+    const Mix mix = {random, scale, 1 + random.below(40), random.bits(), c.columns};
+    c.keys.resize((size_t)c.columns);
+    for (int i = 0; i < c.columns; i++) {
+        c.keys[(size_t)i] = tamis_order_key(kinds[c.kind].score(mix, i)) + 1u;
+    }
+    make_holes(c.keys, c.holes, random);
+    return c;
+}
+
+/* ---- the CTA ---- */
+
+struct Guarded {
+    uint32_t before[16];
+    SplitRow row;
+    uint32_t between[16];
+    SplitLists lists;
+    uint32_t after[16];
+};
+
+Guarded shared;
+alignas(16) uint32_t keys[kSplitColumns + 64];
+int32_t blocks[kMaxWidth], pages[3 * kMaxWidth / 4 + 1], positions[kSplitColumns + 1], count;
+int64_t slots[kSplitColumns + 1];
+float scores[kSplitColumns + 1];
+const Case *running;
+
+void select_row() {
+    const tamis_selection out = [] {
+        tamis_selection s = {};
+        s.positions = positions;
+        s.slots = slots;
+        s.scores = scores;
+        s.counts = &count;
+        s.topk = (int32_t)running->topk;
+        return s;
+    }();
+    Listed list = {};
+    list.blocks = blocks;
+    list.pages = pages;
+    list.count = running->columns / kBlock;
+    list.length = INT32_MAX;
+    list.page_shift = 3; /* pages of 64 positions */
+    pool_begin(shared.row.pool);
+    shared.row.bits[threadIdx.x] = 0;
+    shared.row.listed = shared.row.in_bin = 0;
+    __syncthreads(); /* a row's is_last */
+    take_best(shared.row, shared.lists, keys, running->columns, running->topk);
+    write_taken(shared.row, shared.lists, out, 0, list, keys);
+}
+
+void prepare(const Case &c) {
+    memset(&shared, 0xA5, sizeof shared);
+    for (int i = 0; i < 16; i++) {
+        shared.before[i] = shared.between[i] = shared.after[i] = kCanary;
+    }
+    std::fill(keys, keys + LENGTH(keys), kStale);
+    std::copy(c.keys.begin(), c.keys.end(), keys);
+    for (int i = 0; i < kMaxWidth; i++) {
+        blocks[i] = 3 * i + 1;
+    }
+    for (uint32_t i = 0; i < LENGTH(pages); i++) {
+        pages[i] = (int32_t)(7 * i % 1031);
+    }
+    std::fill(positions, positions + LENGTH(positions), -77);
+    std::fill(slots, slots + LENGTH(slots), -77);
+    std::fill(scores, scores + LENGTH(scores), -77.0f);
+    count = -77;
+    running = &c;
+}
+
+/* ---- what it must be ---- */
+
+std::vector<int> columns_of(const Case &c) {
+    std::vector<int> best;
+    for (int i = 0; i < c.columns; i++) {
+        if (c.keys[(size_t)i]) {
+            best.push_back(i);
+        }
+    }
+    std::stable_sort(best.begin(), best.end(),
+                     [&](int a, int b) { return c.keys[(size_t)a] > c.keys[(size_t)b]; });
+    best.resize(std::min(best.size(), (size_t)c.topk));
+    std::sort(best.begin(), best.end());
+    return best;
+}
+
+/* The score whose key it is: the inverse of tamis_order_key, for all but NaN and -0. */
+bool is_score_of(float score, uint32_t key) {
+    return tamis_order_key(score) + 1u == key && tamis_f32_bits(score) != 0x80000000u &&
+           (score == score || tamis_f32_bits(score) == TAMIS_NAN_BITS);
+}
+
+bool entry_is(size_t rank, int column) {
+    const int position = (3 * (column / kBlock) + 1) * kBlock + column % kBlock;
+    const int64_t slot = (int64_t)pages[position / 64] * 64 + position % 64;
+    return positions[rank] == position && slots[rank] == slot &&
+           is_score_of(scores[rank], running->keys[(size_t)column]);
+}
+
+/* NULL, or what is wrong. */
+const char *wrong(const std::vector<int> &best) {
+    if (count != (int32_t)best.size()) {
+        return "the count";
+    }
+    for (size_t i = 0; i < running->topk; i++) {
+        if (i < best.size() ? !entry_is(i, best[i])
+                            : positions[i] != -1 || slots[i] != -1 || scores[i] != -kInfinity) {
+            return i < best.size() ? "an entry" : "an entry behind the last";
+        }
+    }
+    if (positions[running->topk] != -77 || slots[running->topk] != -77) {
+        return "what lies behind topk";
+    }
+    for (int i = 0; i < 16; i++) {
+        if (shared.before[i] != kCanary || shared.between[i] != kCanary ||
+            shared.after[i] != kCanary) {
+            return "shared memory outside";
+        }
+    }
+    return nullptr;
+}
+
+bool holds(uint64_t seed) {
+    const Case c = make_case(seed);
+    char name[160];
+    snprintf(name, sizeof name, "case %llu: scores %s, without keys %s, %d columns, topk %u",
+             (unsigned long long)seed, kinds[c.kind].name, hole_names[c.holes], c.columns, c.topk);
+    prepare(c);
+    emulated::cta().run(kSplitThreads, seed, select_row, name);
+    const char *what = wrong(columns_of(c));
+    if (what) {
+        printf("%s: %s is wrong\n", name, what);
+    }
+    return what == nullptr;
+}
+
+} // namespace
+
+int main(int argc, char **argv) {
+    const uint64_t first = argc > 1 ? strtoull(argv[1], nullptr, 10) : 0;
+    const uint64_t cases = argc > 2 ? strtoull(argv[2], nullptr, 10) : argc > 1 ? 1 : kDefaultCases;
+    uint64_t failed = 0;
+    emulated::Cta::catch_wild_addresses();
+    for (uint64_t i = 0; i < cases; i++) {
+        failed += !holds(first + i);
+    }
+    printf("%llu cases, %llu wrong\n", (unsigned long long)cases, (unsigned long long)failed);
+    return failed != 0;
+}
