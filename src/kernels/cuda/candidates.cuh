@@ -91,9 +91,14 @@ struct Segment {
         const bool pass = score >= floor;
         const uint32_t lanes = __ballot_sync(kAll, pass);
         if (pass) {
+#ifdef __CUDA_ARCH__
             asm volatile("st.shared.v2.u32 [%0],{%1,%2};" ::"r"(to + 8 * __popc(lanes & below)),
                          "r"(__float_as_uint(score)), "r"(column)
                          : "memory");
+#else
+            *(uint2 *)__cvta_shared_to_generic(to + 8 * __popc(lanes & below)) =
+                make_uint2(__float_as_uint(score), column);
+#endif
         }
         to += 8 * (uint32_t)__popc(lanes);
     }
@@ -219,6 +224,42 @@ __device__ inline void thin(uint32_t (&sums)[2][kWarps], RowPool<kWarps> &pool, 
     best.count = (all + kWarps - 1 - warp) / kWarps;
     best.floor = score_of_key(bottom);
     __syncthreads();
+}
+
+/* Thins the pool of a row, which has sums beside it; `few`: no more than kFew keys a thread. As
+ * `thin`. */
+template <template <int> class Row, int kWarps>
+__device__ inline void thin_row(Row<kWarps> &s, Best &best, bool few, uint32_t want, uint32_t most,
+                                uint32_t topk) {
+    if (few) {
+        thin<kFew>(s.sums, s.pool, best, want, most, topk);
+    } else {
+        thin<kSegment / 32>(s.sums, s.pool, best, want, most, topk);
+    }
+}
+
+/*
+ * After `seen` columns: thins the pool where it is a sample of many, or a warp's segment has no
+ * room for another round. Whole CTA.
+ */
+template <template <int> class Row, int kWarps>
+__device__ inline void make_room(Row<kWarps> &s, Segment &segment, Best &best, uint32_t topk,
+                                 uint32_t seen) {
+    constexpr uint32_t kFirst = kSampleOf<kWarps>;
+    const bool sample = seen == kFirst && best.columns >= 4 * kFirst;
+    if (__syncthreads_or(sample || segment.lacks_a_round())) {
+        const uint32_t want = best.columns ? share_of(topk, seen, best.columns) : topk;
+        best.count = segment.count();
+        best.guessed |= want < topk;
+        thin_row(s, best, sample, want, want + want / 4, topk);
+        segment.restart(best.count);
+    }
+}
+
+/* The pool's best topk, of more. Whole CTA, from a barrier to a barrier. */
+template <template <int> class Row, int kWarps>
+__device__ inline void thin_to(Row<kWarps> &s, Best &best, uint32_t topk) {
+    thin_row(s, best, !__syncthreads_or(best.count > 32 * kFew), topk, topk, topk);
 }
 
 } // namespace hopper

@@ -157,41 +157,6 @@ __device__ inline uint32_t listed_positions(RowShared<kWarps> &s, const Listed &
     return sum_of_cta(s.sums, seen, 1);
 }
 
-/* Thins the pool, of which `few` says that it has no more than kFew keys a thread. As `thin`. */
-template <int kWarps>
-__device__ inline void thin_row(RowShared<kWarps> &s, Best &best, bool few, uint32_t want,
-                                uint32_t most, uint32_t topk) {
-    if (few) {
-        thin<kFew>(s.sums, s.pool, best, want, most, topk);
-    } else {
-        thin<kSegment / 32>(s.sums, s.pool, best, want, most, topk);
-    }
-}
-
-/*
- * After `seen` columns: thins the pool where it is a sample of many, or a warp's segment has no
- * room for another round. Whole CTA.
- */
-template <int kWarps>
-__device__ inline void make_room(RowShared<kWarps> &s, Segment &segment, Best &best, uint32_t topk,
-                                 uint32_t seen) {
-    constexpr uint32_t kFirst = kSampleOf<kWarps>;
-    const bool sample = seen == kFirst && best.columns >= 4 * kFirst;
-    if (__syncthreads_or(sample || segment.lacks_a_round())) {
-        const uint32_t want = best.columns ? share_of(topk, seen, best.columns) : topk;
-        best.count = segment.count();
-        best.guessed |= want < topk;
-        thin_row(s, best, sample, want, want + want / 4, topk);
-        segment.restart(best.count);
-    }
-}
-
-/* The pool's best topk, of more. Whole CTA, from a barrier to a barrier. */
-template <int kWarps>
-__device__ inline void thin_to(RowShared<kWarps> &s, Best &best, uint32_t topk) {
-    thin_row(s, best, !__syncthreads_or(best.count > 32 * kFew), topk, topk, topk);
-}
-
 /*
  * Row r from its blocks to what it selects; whether it is done. score(best): the scores of its
  * blocks into the pool; whether the thread met a position that it cannot score. Whole CTA.

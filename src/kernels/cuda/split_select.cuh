@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /*
  * split_select.cuh: how a row of decode.cu is selected by one CTA once its keys are made, and how
- * it is written. Apart from scoring, so that a CPU can run it (tests/cuda/emulated.cpp).
+ * it is written. Apart from scoring, so that a CPU can run it (tests/cuda/emulated_selection.cpp).
  */
 #ifndef TAMIS_CUDA_SPLIT_SELECT_CUH
 #define TAMIS_CUDA_SPLIT_SELECT_CUH

@@ -1,10 +1,12 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * emulated.cpp: the kernels' own selection of few rows (split_select.cuh) by an emulated CTA, over
- * keys that are unlucky in all the ways known, against a stable sort. What lies behind the row's
- * keys is keys that would win, shared memory begins as garbage, and what surrounds it must stay.
+ * emulated_selection.cpp: the kernels' own selection of few rows (split_select.cuh) by an emulated
+ * CTA, over keys that are unlucky in all the ways known, against a stable sort. What lies behind
+ * the row's keys is keys that would win, shared memory begins as garbage, and what surrounds it
+ * must stay.
  *
- * Usage: cuda_emulated [first case [cases]]. A case is its number: all else follows from it.
+ * Usage: cuda_emulated_selection [first case [cases]]. A case is its number: all else follows from
+ * it.
  */
 #include "emulated.h"
 
@@ -13,11 +15,9 @@
 #include <vector>
 
 #include "kernels/cuda/split_select.cuh"
+#include "unlucky.h"
 
-using emulated::Random;
 using namespace tamis;
-
-#define LENGTH(array) (uint32_t)(sizeof(array) / sizeof(array)[0])
 
 namespace {
 
@@ -27,114 +27,6 @@ constexpr int kDefaultCases = 150;
 constexpr int kDefaultCases = 1000;
 #endif
 constexpr uint32_t kCanary = 0xC0FFEE11u, kStale = 0xDEADBEEFu;
-
-/* What the scores of a row have in common. */
-struct Mix {
-    Random &random;
-    float c;          /* any magnitude */
-    uint32_t percent; /* 1 to 40 */
-    uint32_t bits;    /* any */
-    int columns;
-
-    bool some() const {
-        return random.below(100) < percent;
-    }
-    bool half() const {
-        return random.below(2) != 0;
-    }
-    /* Of a quarter of the columns, one of each quad. */
-    bool own(int i) const {
-        return i % 4 == (int)(bits % 4);
-    }
-    float normal() const {
-        return random.normal();
-    }
-};
-
-const float kInfinity = INFINITY, kHuge = 3.4e38f;
-
-struct KeyKind {
-    const char *name;
-    float (*score)(const Mix &m, int i);
-};
-
-const KeyKind kinds[] = {
-    {"equal", [](const Mix &m, int) { return m.c; }},
-    {"NaN", [](const Mix &, int) { return NAN; }},
-    {"-infinity", [](const Mix &, int) { return -kInfinity; }},
-    {"infinity", [](const Mix &, int) { return kInfinity; }},
-    {"infinities", [](const Mix &m, int) { return m.half() ? kInfinity : -kInfinity; }},
-    {"zeros", [](const Mix &m, int) { return m.half() ? 0.0f : -0.0f; }},
-    {"normal", [](const Mix &m, int) { return m.normal(); }},
-    {"mostly zero", [](const Mix &m, int) { return max(0.0f, m.normal() - 2.0f); }},
-    {"few values", [](const Mix &m, int) { return (float)(m.random.below(m.percent) + 1); }},
-    {"any bits", [](const Mix &m, int) { return __uint_as_float(m.random.bits()); }},
-    {"subnormal", [](const Mix &m, int) { return __uint_as_float(m.random.below(64)); }},
-    {"overflowing differences",
-     [](const Mix &m, int) {
-         return (m.half() ? 1.0f : -1.0f) * kHuge * ((float)m.random.below(1000) / 1000.0f);
-     }},
-    {"ulps above 1", [](const Mix &m, int) { return 1.0f + (float)m.random.below(40) * 0x1p-23f; }},
-    {"some infinite", [](const Mix &m, int) { return m.some() ? kInfinity : m.normal(); }},
-    {"some NaN", [](const Mix &m, int) { return m.some() ? NAN : m.normal(); }},
-    {"mostly NaN", [](const Mix &m, int) { return m.some() ? m.normal() : NAN; }},
-    {"mostly -infinity", [](const Mix &m, int) { return m.some() ? m.normal() : -kInfinity; }},
-    {"one value and the lowest",
-     [](const Mix &m, int) { return m.random.below(50) == 0 ? -kHuge : m.c; }},
-    {"two neighbours and -infinity",
-     [](const Mix &m, int) {
-         return m.random.below(50) == 0 ? -kInfinity : m.half() ? m.c : nextafterf(m.c, kInfinity);
-     }},
-    {"one far above equal ones",
-     [](const Mix &m, int i) {
-         return i == (int)(m.bits % (uint32_t)m.columns) ? m.c * 100.0f : m.c;
-     }},
-    {"powers of two",
-     [](const Mix &m, int) { return ldexpf(1.0f, (int)m.random.below(250) - 125); }},
-    {"negative powers of two",
-     [](const Mix &m, int) { return -ldexpf(1.0f, (int)m.random.below(250) - 125); }},
-    {"halvings above a value",
-     [](const Mix &m, int) { return m.c + ldexpf(fabsf(m.c), -(int)m.random.below(30)); }},
-    {"heavy tails",
-     [](const Mix &m, int) {
-         const float x = m.normal() * m.normal() * m.normal() * m.normal();
-         return x * x * x;
-     }},
-    {"a low half", [](const Mix &m, int i) { return i < m.columns / 2 ? -3e38f : m.normal(); }},
-    {"around 0 and one value",
-     [](const Mix &m, int i) {
-         return ldexpf(m.normal(), -(int)m.random.below(40)) + (i % 97 == 0 ? m.c : 0.0f);
-     }},
-    {"near one value",
-     [](const Mix &m, int) { return (m.c == 0.0f ? 1.0f : m.c) * (1.0f + m.normal() * 1e-6f); }},
-    {"tiny and huge",
-     [](const Mix &m, int) {
-         const float x = m.normal();
-         return x < 2.0f ? x * 1e-38f : x * 3e38f;
-     }},
-    {"huge among subnormal",
-     [](const Mix &m, int) { return m.normal() * (m.some() ? 1e30f : 1e-40f); }},
-    {"a lane's infinities",
-     [](const Mix &m, int i) { return m.own(i)   ? kInfinity
-                                      : m.half() ? NAN
-                                                 : -kInfinity; }},
-    {"a lane's -infinities", [](const Mix &m, int i) { return m.own(i) ? -kInfinity : NAN; }},
-    {"a lane's huge ones",
-     [](const Mix &m, int i) {
-         return m.own(i) ? kHuge : m.random.below(3) != 0 ? -kHuge : m.half() ? -kInfinity : NAN;
-     }},
-    {"a lane's subnormal ones",
-     [](const Mix &m, int i) {
-         return m.own(i)                 ? 1e-40f * (float)(1 + m.random.below(3))
-                : m.random.below(3) != 0 ? -kHuge
-                : m.half()               ? -kInfinity
-                                         : 0.0f;
-     }},
-    {"shared leading bits",
-     [](const Mix &m, int) {
-         return __uint_as_float((m.bits & 0xFFFF0000u) | m.random.below(1u << 18));
-     }},
-};
 
 /* Which columns have no key, as positions past a row's end and ids out of range have none. */
 const char *const hole_names[] = {"none",         "a quarter",    "nearly all",
@@ -187,14 +79,13 @@ Case make_case(uint64_t seed) {
     Random random(seed * 2654435761u + 1);
     Case c = {};
     c.seed = seed;
-    c.kind = (uint32_t)(seed % LENGTH(kinds));
+    c.kind = (uint32_t)(seed % LENGTH(kScoreKinds));
     c.holes = random.below(2) ? 0 : random.below(LENGTH(hole_names));
     shape_of(c, random);
-    const float scale = random.normal() * ldexpf(1.0f, (int)random.below(200) - 100);
-    const Mix mix = {random, scale, 1 + random.below(40), random.bits(), c.columns};
+    const Mix mix = mix_of(random, c.columns);
     c.keys.resize((size_t)c.columns);
     for (int i = 0; i < c.columns; i++) {
-        c.keys[(size_t)i] = tamis_order_key(kinds[c.kind].score(mix, i)) + 1u;
+        c.keys[(size_t)i] = tamis_order_key(kScoreKinds[c.kind].score(mix, i)) + 1u;
     }
     make_holes(c.keys, c.holes, random);
     return c;
@@ -317,7 +208,8 @@ bool holds(uint64_t seed) {
     const Case c = make_case(seed);
     char name[160];
     snprintf(name, sizeof name, "case %llu: scores %s, without keys %s, %d columns, topk %u",
-             (unsigned long long)seed, kinds[c.kind].name, hole_names[c.holes], c.columns, c.topk);
+             (unsigned long long)seed, kScoreKinds[c.kind].name, hole_names[c.holes], c.columns,
+             c.topk);
     prepare(c);
     emulated::cta().run(kSplitThreads, seed, select_row, name);
     const char *what = wrong(columns_of(c));
