@@ -22,7 +22,7 @@ using namespace tamis::hopper;
 namespace {
 
 #ifdef TESTS_ASAN
-constexpr int kDefaultCases = 100;
+constexpr int kDefaultCases = 60;
 #else
 constexpr int kDefaultCases = 600;
 #endif

@@ -22,7 +22,7 @@ using namespace tamis;
 namespace {
 
 #ifdef TESTS_ASAN
-constexpr int kDefaultCases = 150;
+constexpr int kDefaultCases = 100;
 #else
 constexpr int kDefaultCases = 1000;
 #endif
