@@ -152,6 +152,7 @@ template <int kWarps> bool holds_by(uint64_t seed, const Case &c) {
     const char *what = wrong<kWarps>(c);
     if (what) {
         printf("%s: %s is wrong\n", name, what);
+        fflush(stdout); /* a later case may end the program */
     }
     return what == nullptr;
 }

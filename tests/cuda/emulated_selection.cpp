@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * emulated_selection.cpp: the kernels' own selection of few rows (split_select.cuh) by an emulated
- * CTA, over keys that are unlucky in all the ways known, against a stable sort. What lies behind
- * the row's keys is keys that would win, shared memory begins as garbage, and what surrounds it
- * must stay.
+ * emulated_selection.cpp: the kernels' own selection of few rows (split_select.cuh), and of rows of
+ * pools (pool.cuh), by an emulated CTA, over keys that are unlucky in all the ways known, against a
+ * stable sort. What lies behind the row's keys is keys that would win, shared memory begins as
+ * garbage, and what surrounds it must stay.
  *
  * Usage: cuda_emulated_selection [first case [cases]]. A case is its number: all else follows from
  * it.
@@ -22,9 +22,9 @@ using namespace tamis;
 namespace {
 
 #ifdef TESTS_ASAN
-constexpr int kDefaultCases = 100;
+constexpr int kDefaultCases = 50;
 #else
-constexpr int kDefaultCases = 1000;
+constexpr int kDefaultCases = 800;
 #endif
 constexpr uint32_t kCanary = 0xC0FFEE11u, kStale = 0xDEADBEEFu;
 
@@ -132,11 +132,50 @@ void select_row() {
     write_taken(shared.row, shared.lists, out, 0, list, keys);
 }
 
+/* ---- the same keys as a row of pools (topk.cu) ---- */
+
+constexpr int kPoolQuads = 8, kPoolItems = 4096;
+
+struct GuardedPool {
+    uint32_t before[16];
+    Pool<kSplitThreads> pool;
+    Item list[kPoolItems];
+    uint32_t after[16];
+};
+
+GuardedPool shared_pool;
+uint32_t pool_counts[2];
+uint16_t pool_columns[2][kSplitColumns];
+
+/* Two rows, as a CTA may have: the first must leave the pool as it was. */
+void select_pools() {
+    const int columns = running->columns, chunk = chunk_of(columns, kSplitWarps);
+    uint16_t *order = (uint16_t *)shared_pool.list;
+    pool_begin(shared_pool.pool);
+    for (int row = 0; row < 2; row++) {
+        auto quad = [&](int i) {
+            const int column = quad_column(chunk, i);
+            return column < columns ? *(const uint4 *)(keys + column) : make_uint4(0, 0, 0, 0);
+        };
+        const uint32_t want = best_of_pool<kSplitThreads, kPoolQuads, kPoolItems>(
+            shared_pool.pool, shared_pool.list, columns, running->topk, quad, order);
+        for (uint32_t i = threadIdx.x; i < want && i < kSplitColumns; i += kSplitThreads) {
+            pool_columns[row][i] = order[i];
+        }
+        pool_counts[row] = want; /* by all threads: one value */
+        __syncthreads();
+    }
+}
+
 void prepare(const Case &c) {
     memset(&shared, 0xA5, sizeof shared);
     for (int i = 0; i < 16; i++) {
         shared.before[i] = shared.between[i] = shared.after[i] = kCanary;
     }
+    memset((void *)&shared_pool, 0x5A, sizeof shared_pool);
+    memset(pool_columns, 0xFF, sizeof pool_columns);
+    std::fill(shared_pool.before, shared_pool.before + 16, kCanary);
+    std::fill(shared_pool.after, shared_pool.after + 16, kCanary);
     std::fill(keys, keys + LENGTH(keys), kStale);
     std::copy(c.keys.begin(), c.keys.end(), keys);
     for (int i = 0; i < kMaxWidth; i++) {
@@ -204,6 +243,21 @@ const char *wrong(const std::vector<int> &best) {
     return nullptr;
 }
 
+const char *wrong_pools(const std::vector<int> &best) {
+    for (int row = 0; row < 2; row++) {
+        if (pool_counts[row] != best.size() ||
+            !std::equal(best.begin(), best.end(), pool_columns[row])) {
+            return row ? "the pool's second row" : "the pool's first row";
+        }
+    }
+    for (int i = 0; i < 16; i++) {
+        if (shared_pool.before[i] != kCanary || shared_pool.after[i] != kCanary) {
+            return "shared memory outside the pool";
+        }
+    }
+    return nullptr;
+}
+
 bool holds(uint64_t seed) {
     const Case c = make_case(seed);
     char name[160];
@@ -212,9 +266,14 @@ bool holds(uint64_t seed) {
              c.topk);
     prepare(c);
     emulated::cta().run(kSplitThreads, seed, select_row, name);
-    const char *what = wrong(columns_of(c));
+    emulated::cta().shared_base = (uint8_t *)&shared_pool;
+    emulated::cta().run(kSplitThreads, seed, select_pools, name);
+    const std::vector<int> best = columns_of(c);
+    const char *what = wrong(best);
+    what = what ? what : wrong_pools(best);
     if (what) {
         printf("%s: %s is wrong\n", name, what);
+        fflush(stdout); /* a later case may end the program */
     }
     return what == nullptr;
 }
