@@ -47,10 +47,8 @@ __device__ inline bool load_heads(RowShared<kWarps> &s, const tamis_query &view,
     const uint32_t words[4] = {x.x, x.y, x.z, x.w};
 #pragma unroll
     for (int j = 0; j < 8; j++) {
-        uint32_t half = words[j / 2] >> (16 * (j % 2));
-        uint32_t code = prmt(kLow << raise, kHigh << raise, half) + 0x80808080u -
-                        prmt(kLow << raise, kHigh << raise, half ^ 0x8888u);
-        s.codes[h][4 * (j ^ (h & 7)) + c] = code ^ 0x80808080u;
+        s.codes[h][4 * (j ^ (h & 7)) + c] =
+            decode4_signed(kLow << raise, kHigh << raise, words[j / 2] >> (16 * (j % 2)));
     }
     if (lane < 8) {
         const int own = 8 * t + lane;
@@ -70,19 +68,6 @@ __device__ inline bool load_row_query(RowShared<kWarps> &s, const tamis_query &v
     const bool fast = (kWarps > kGroupWarps && warp >= kGroupWarps) || load_heads(s, view, r, warp);
     asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
     return __syncthreads_and(fast);
-}
-
-__device__ inline void write_entry(const tamis_selection &out, int64_t r, int64_t rank,
-                                   int64_t position, int64_t slot, float score) {
-    if (out.positions) {
-        out.positions[r * out.positions_stride + rank] = (int32_t)position;
-    }
-    if (out.slots) {
-        out.slots[r * out.slots_stride + rank] = slot;
-    }
-    if (out.scores) {
-        out.scores[r * out.scores_stride + rank] = score;
-    }
 }
 
 /* The pool's columns as bits, and how many lie before each word. Whole CTA; leaves at a barrier. */

@@ -5,7 +5,7 @@
  * and ends at 0, so that a graph can be replayed. Follows consume.cu, whose rows it reads.
  *
  * A row is a chain of waits: for its length, its query, K, the other CTAs, their keys. What can be
- * asked for at once is, and loops stay rolled, since code comes from memory, too.
+ * asked for at once is.
  */
 #include "guard.cuh"
 #include "kernels/cuda/consume_args.h"

@@ -65,10 +65,8 @@ __device__ inline bool store_split_query(SplitMemory &s, const QueryBits<kSplitT
     const uint32_t low = kLow * factor, high = kHigh * factor;
 #pragma unroll
     for (int e = 0; e < 2; e++) {
-        const uint32_t half = bits.codes[0] >> (16 * e);
-        /* Around 128, then around 0. */
-        const uint32_t code = prmt(low, high, half) + 0x80808080u - prmt(low, high, half ^ 0x8888u);
-        s.codes[h][4 * ((2 * (i % 4) + e) ^ (h & 7)) + c] = code ^ 0x80808080u;
+        s.codes[h][4 * ((2 * (i % 4) + e) ^ (h & 7)) + c] =
+            decode4_signed(low, high, bits.codes[0] >> (16 * e));
     }
     const float w = __fmul_rn(bits.weight[0], tamis_ue8m0(scales.largest));
     const float weight = __fmul_rn(w, kWeightUnit);

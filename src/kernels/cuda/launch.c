@@ -19,7 +19,7 @@ enum {
     GROUP_STEPS = 8,      /* at most */
     POOL_COLUMNS = 16384, /* whose keys fit shared memory */
     SPLIT_WARPS = 16,
-    QUERY_WARPS = 4,  /* of those: they load the query */
+    BUSY_WARPS = 4,   /* of those, at least, where a row has several CTAs */
     LIVE_CTAS = 8,    /* of a multiprocessor */
     PUBLISH_CTAS = 2, /* of a multiprocessor at a time */
     TEAM_CTAS = 8,    /* of publish.cu's clusters */
@@ -196,7 +196,7 @@ static tamis_status queue_split(const tamis_cuda *cuda, const tamis_sparse_mqa_l
     tamis_sparse_mqa_logits_args a = *score;
     tamis_selection out = *selection;
     tamis_gate_args gate = layer ? *layer : (tamis_gate_args){0};
-    int64_t most = (a.width + QUERY_WARPS * STEP_BLOCKS - 1) / (QUERY_WARPS * STEP_BLOCKS);
+    int64_t most = (a.width + BUSY_WARPS * STEP_BLOCKS - 1) / (BUSY_WARPS * STEP_BLOCKS);
     int64_t parts = tamis_least(cuda->multiprocessors / a.rows.count, most);
     parts = parts < 1 ? 1 : parts;
     const int64_t at_once = parts * SPLIT_WARPS * STEP_BLOCKS, each = a.width / at_once;

@@ -56,6 +56,13 @@ __device__ inline uint32_t decode4_biased(const Table &t, uint32_t x, uint32_t b
     return 2 * prmt(t.low, t.high, x) + prmt(t.less_low, t.less_high, bare);
 }
 
+/* Four codes of the low half of x as signed bytes: around 128 first, then around 0. low, high: the
+ * raised magnitudes. */
+__device__ inline uint32_t decode4_signed(uint32_t low, uint32_t high, uint32_t x) {
+    const uint32_t code = prmt(low, high, x) + 0x80808080u - prmt(low, high, x ^ 0x8888u);
+    return code ^ 0x80808080u;
+}
+
 __device__ inline void mma_add(uint32_t (&d)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1) {
     asm("mma.sync.aligned.m16n8k32.row.col.s32.u8.s8.s32 {%0,%1,%2,%3},{%4,%5,%6,%7},{%8,%9},"
         "{%0,%1,%2,%3};"
@@ -140,11 +147,8 @@ __device__ inline bool store_fast_query(FastQuery &q, const QueryBits<kThreads> 
         int32_t bias = 0;
 #pragma unroll
         for (int e = 0; e < 2; e++) {
-            const uint32_t half = bits.codes[k] >> (16 * e);
-            /* Around 128, then around 0. */
-            uint32_t code = prmt(kLow << raise, kHigh << raise, half) + 0x80808080u -
-                            prmt(kLow << raise, kHigh << raise, half ^ 0x8888u);
-            code ^= 0x80808080u;
+            const uint32_t code =
+                decode4_signed(kLow << raise, kHigh << raise, bits.codes[k] >> (16 * e));
             q.codes[h][4 * ((2 * (i % 4) + e) ^ (h & 7)) + c] = code;
             bias = __dp4a((int32_t)code, (int32_t)kBias, bias);
         }

@@ -13,7 +13,6 @@ namespace tamis {
 
 /* One CTA a multiprocessor: 128 registers, and as many threads as that leaves to select. */
 constexpr int kSplitThreads = 512, kSplitWarps = kSplitThreads / 32;
-
 constexpr int kSplitColumns = 32 * kSplitThreads; /* 8 quads of keys a thread */
 
 /* What the CTA that selects has of the row, */
@@ -243,25 +242,11 @@ __device__ inline void take_best(SplitRow &s, SplitLists &lists, const uint32_t 
 
 /* ---- output ---- */
 
-/* Entry `rank` of row r. */
-__device__ inline void write_split(const tamis_selection &out, int64_t r, int64_t rank,
-                                   int32_t position, int64_t slot, float score) {
-    if (out.positions) {
-        out.positions[r * out.positions_stride + rank] = position;
-    }
-    if (out.slots) {
-        out.slots[r * out.slots_stride + rank] = slot;
-    }
-    if (out.scores) {
-        out.scores[r * out.scores_stride + rank] = score;
-    }
-}
-
 /* The entries of row r behind its `taken` positions. */
 __device__ inline void write_none(const tamis_selection &out, int64_t r, uint32_t taken) {
 #pragma unroll 1
     for (uint32_t i = taken + threadIdx.x; i < (uint32_t)out.topk; i += kSplitThreads) {
-        write_split(out, r, i, -1, -1, -INFINITY);
+        write_entry(out, r, i, -1, -1, -INFINITY);
     }
     if (out.counts && threadIdx.x == 0) {
         out.counts[r] = (int32_t)taken;
@@ -287,7 +272,7 @@ __device__ inline void write_taken(SplitRow &s, SplitLists &lists, const tamis_s
             const int32_t in_page = id & ((1 << list.page_shift) - 1);
             slot = ((page << list.page_shift) + in_page) * kBlock + column % kBlock;
         }
-        write_split(out, r, i, id * kBlock + column % kBlock, slot,
+        write_entry(out, r, i, id * kBlock + column % kBlock, slot,
                     out.scores ? tamis_canonical(score_of_key(keys[column] - 1u)) : 0.0f);
     }
     write_none(out, r, taken);
