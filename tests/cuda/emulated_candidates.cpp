@@ -186,13 +186,5 @@ bool holds(uint64_t seed) {
 } // namespace
 
 int main(int argc, char **argv) {
-    const uint64_t first = argc > 1 ? strtoull(argv[1], nullptr, 10) : 0;
-    const uint64_t cases = argc > 2 ? strtoull(argv[2], nullptr, 10) : argc > 1 ? 1 : kDefaultCases;
-    uint64_t failed = 0;
-    emulated::Cta::catch_wild_addresses();
-    for (uint64_t i = 0; i < cases; i++) {
-        failed += !holds(first + i);
-    }
-    printf("%llu cases, %llu wrong\n", (unsigned long long)cases, (unsigned long long)failed);
-    return failed != 0;
+    return run_cases(argc, argv, kDefaultCases, holds);
 }

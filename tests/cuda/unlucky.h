@@ -5,6 +5,8 @@
 
 #include "emulated.h"
 
+#include <stdio.h>
+
 #define LENGTH(array) (uint32_t)(sizeof(array) / sizeof(array)[0])
 
 using emulated::Random;
@@ -126,6 +128,19 @@ const ScoreKind kScoreKinds[] = {
          return __uint_as_float((m.bits & 0xFFFF0000u) | m.random.below(1u << 18));
      }},
 };
+
+/* The main of a program: [first case [cases]], else `cases` from 0 on. holds(n): case n. */
+inline int run_cases(int argc, char **argv, uint64_t cases, bool (*holds)(uint64_t)) {
+    const uint64_t first = argc > 1 ? strtoull(argv[1], nullptr, 10) : 0;
+    cases = argc > 2 ? strtoull(argv[2], nullptr, 10) : argc > 1 ? 1 : cases;
+    uint64_t failed = 0;
+    emulated::Cta::catch_wild_addresses();
+    for (uint64_t i = 0; i < cases; i++) {
+        failed += !holds(first + i);
+    }
+    printf("%llu cases, %llu wrong\n", (unsigned long long)cases, (unsigned long long)failed);
+    return failed != 0;
+}
 
 inline Mix mix_of(Random &random, int columns) {
     const float scale = random.normal() * ldexpf(1.0f, (int)random.below(200) - 100);
