@@ -157,6 +157,18 @@ struct Shape {
     int physical, bf16, round, counts, w16;
 };
 
+/* What the checks vary from case to case alike; width and page are there. */
+void vary(Shape &s, int i) {
+    s.positions = 8 * s.width + 1000 + i * 331;
+    s.local = i % 3 - 1;
+    s.scales = i / 2 % 3;
+    s.weights = i / 5 % 2;
+    s.physical = i / 3 % 2 && s.local >= 0;
+    s.round = i % 4 == 3;
+    s.counts = i / 7 % 2;
+    s.w16 = i / 9 % 2;
+}
+
 void make_k(Call &c, const Shape &s, random_bits &bits) {
     const int64_t pages = (s.positions + s.page - 1) / s.page, stride = (int64_t)s.page * 68;
     std::vector<uint8_t> pool((size_t)(pages * stride));

@@ -239,17 +239,10 @@ bool check_all() {
         s.rows = 1 + i % 37;
         s.width = widths[i % 11];
         s.page = pages[i / 3 % 4];
-        s.positions = 8 * s.width + 1000 + i * 331;
         s.topk = topks[i % 6];
-        s.local = i % 3 - 1;
-        s.scales = i / 2 % 3;
-        s.weights = i / 5 % 2;
         s.codes = i % 13 == 4;
-        s.physical = i / 3 % 2 && s.local >= 0;
         s.bf16 = i % 13 == 5;
-        s.round = i % 4 == 3;
-        s.counts = i / 7 % 2;
-        s.w16 = i / 9 % 2;
+        vary(s, i);
         s.falling = s.scales == 0 && i % 7 < 3;
         good &= check(s, (uint64_t)i + 99);
         cases++;

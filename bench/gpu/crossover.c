@@ -1,14 +1,12 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * crossover.c: where the dense route of a consumer stops paying on one GPU:
- * layers of device plans with indexer_sparse_logits on, off and auto over rows
- * of one length, the same bytes first, then times. TAMIS_CUDA_AUTO_* are set
- * from it: docs/benchmarks-gpu.md, "The crossover of auto".
+ * crossover.c: where the dense route of a consumer stops paying on one GPU: layers of device plans
+ * with indexer_sparse_logits on, off and auto over rows of one length, the same bytes first, then
+ * times. TAMIS_CUDA_AUTO_* are set from it: docs/benchmarks-gpu.md, "The crossover of auto".
  *
  *   crossover [ROWS POSITIONS ROWS_OF_A_REQUEST]...
  *
- * Medians of seven CUDA-event times; 512 MiB are written before each, so that
- * nothing is in L2.
+ * Medians of seven CUDA-event times; 512 MiB are written before each, so that nothing is in L2.
  */
 #include <stdio.h>
 #include <stdlib.h>

@@ -377,16 +377,9 @@ int check_all() {
         s.rows = 1 + i % 9;
         s.width = lists[i % 8];
         s.page = i / 3 % 2 ? 64 : 128;
-        s.positions = 8 * s.width + 1000 + i * 331;
         s.topk = topks[i % 6];
-        s.local = i % 3 - 1;
-        s.scales = i / 2 % 3;
-        s.weights = i / 5 % 2;
         s.codes = i % 11 == 4;
-        s.physical = i / 3 % 2 && s.local >= 0;
-        s.round = i % 4 == 3;
-        s.counts = i / 7 % 2;
-        s.w16 = i / 9 % 2;
+        vary(s, i);
         check_decode(s, (uint64_t)i + 99);
     }
     printf("check: %s\n", failures ? "FAILED" : "all equal");
