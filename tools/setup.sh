@@ -4,10 +4,10 @@
 set -eu
 
 packages() {
-    echo gcc cmake ninja-build pkg-config libjansson-dev libcmocka-dev python3 binutils libopenmpi-dev openmpi-bin
+    echo gcc g++ cmake ninja-build pkg-config libjansson-dev libcmocka-dev python3 binutils libopenmpi-dev openmpi-bin
     echo python3-numpy python3-pytest python3-hypothesis
     if [ "$1" = ci ]; then
-        echo clang clang-format libclang-rt-14-dev valgrind g++ abigail-tools git strace libopenblas-dev python3-venv chromium
+        echo clang clang-format libclang-rt-14-dev valgrind abigail-tools git strace libopenblas-dev python3-venv chromium
     fi
 }
 
