@@ -77,6 +77,18 @@ ENTRY(cuLaunchKernel, (tamis_cu_handle function, unsigned grid_x, unsigned grid_
     machine.stream = stream;
     return TAMIS_CU_SUCCESS;
 }
+ENTRY(cuLaunchKernelEx,
+      (const tamis_cu_launch *launch, tamis_cu_handle function, void **parameters, void **extra)) {
+    const tamis_cu_launch_attribute *attribute = launch->attributes;
+    if (launch->attribute_count != 1 || attribute->id != TAMIS_CU_LAUNCH_EARLY ||
+        attribute->value.allowed != 1) {
+        return TAMIS_CU_ERROR_NOT_FOUND;
+    }
+    machine.early++;
+    return cuLaunchKernel(function, launch->grid_x, launch->grid_y, launch->grid_z, launch->block_x,
+                          launch->block_y, launch->block_z, launch->shared_bytes, launch->stream,
+                          parameters, extra);
+}
 /* Host memory is real: the library writes there. A word each, the last few of them. */
 ENTRY(cuMemHostAlloc, (void **memory, size_t bytes, unsigned flags)) {
     static uint64_t words[16];

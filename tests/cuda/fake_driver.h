@@ -13,6 +13,7 @@ typedef struct fake_machine {
     unsigned grid_x, grid_y, shared;
     tamis_cu_handle watched; /* a kernel */
     int seen;                /* launches of it */
+    int early;               /* launches that did not wait for the kernel before */
 } fake_machine;
 
 /* The one machine there is; tests find it by dlsym. */

@@ -438,6 +438,7 @@ static void tiles(void **state) {
 /* Hopper's kernels read K that a layer places and decodes, where a request can have rows for it. */
 static void raises(void **state) {
     static const request many[] = {{203, 128}}, few[] = {{203, 127}},
+                         others[] = {{203, 128}, {40, 1}},
                          spread[] = {{203, 124}, {40, 1}, {90, 3}};
     static const shape fast = {TAMIS_K_MXFP4_PAGE, 64, 32, 128, 16, 8, 8, 1, TAMIS_NUMERICS_EXACT};
     tamis_cu_handle *kernels = cuda->kernels;
@@ -453,11 +454,26 @@ static void raises(void **state) {
     kernels[TAMIS_CUDA_consume_raised_sm90] = kernels[TAMIS_CUDA_consume_raised1_sm90] =
         kernels[TAMIS_CUDA_consume_raised2_sm90] = kernels[TAMIS_CUDA_consume_raised4_sm90] =
             kernels[TAMIS_CUDA_consume_rows_sm90] = far;
-    assert_int_equal(launched(l, TAMIS_SPARSE_ON, 1, 1, 300, LAYER_CONSUMER), consumer + 1);
-    assert_int_equal(launched(l, TAMIS_SPARSE_AUTO, 1, 1, 300, LAYER_CONSUMER), consumer + 1);
+    assert_int_equal(launched(l, TAMIS_SPARSE_ON, 1, 1, 300, LAYER_CONSUMER), consumer);
+    assert_int_equal(launched(l, TAMIS_SPARSE_AUTO, 1, 1, 300, LAYER_CONSUMER), consumer);
     auto_most = many[0].fresh + 1; /* the dense route, too: scores, topk */
-    assert_int_equal(launched(l, TAMIS_SPARSE_AUTO, 1, 1, 300, LAYER_CONSUMER), consumer + 3);
+    assert_int_equal(launched(l, TAMIS_SPARSE_AUTO, 1, 1, 300, LAYER_CONSUMER), consumer + 2);
+    assert_int_equal(machine->early, 0);
+    cuda->early = 1; /* what follows the gate */
+    assert_int_equal(launched(l, TAMIS_SPARSE_AUTO, 1, 1, 300, LAYER_CONSUMER), consumer + 2);
+    assert_int_equal(machine->early, 1);
+    assert_int_equal(launched(l, TAMIS_SPARSE_OFF, 1, 1, 300, LAYER_CONSUMER), 3);
+    assert_int_equal(machine->early, 2);
+    cuda->early = 0;
     auto_most = TAMIS_CUDA_AUTO_MOST;
+    const int32_t multiprocessors = cuda->multiprocessors;
+    cuda->multiprocessors = 64; /* two rows of each */
+    assert_int_equal(launched(l, TAMIS_SPARSE_ON, 1, 1, 300, LAYER_CONSUMER), consumer);
+    cuda->multiprocessors = 120; /* a wave, and 8 rows */
+    assert_int_equal(launched(l, TAMIS_SPARSE_ON, 1, 1, 300, LAYER_CONSUMER), consumer + 1);
+    cuda->multiprocessors = multiprocessors;
+    l = layers_make(fast, others, COUNT(others)); /* rows whose K is not decoded are left */
+    assert_int_equal(launched(l, TAMIS_SPARSE_ON, 1, 1, 300, LAYER_CONSUMER), consumer + 1);
     l = layers_make(fast, few, COUNT(few));
     assert_int_equal(launched(l, TAMIS_SPARSE_ON, 1, 1, 300, LAYER_CONSUMER), alone);
     assert_int_equal(launched(l, TAMIS_SPARSE_ON, 1, 1, 300, LAYER_SOURCE), source);

@@ -195,9 +195,10 @@ static void same(void **state) {
                 "mixed requests");
     }
     static const request few[] = {{700, 128}}, some[] = {{700, 128}, {650, 5}},
-                         many[] = {{90, 1}, {5000, 640}};
+                         one_more[] = {{700, 128}, {650, 1}}, many[] = {{90, 1}, {5000, 640}};
     seed(250);
     compare(s, few, COUNT(few), TAMIS_SPARSE_ON, 0, "few rows");
+    compare(s, one_more, COUNT(one_more), TAMIS_SPARSE_ON, 0, "few rows and another's");
     compare(s, some, COUNT(some), TAMIS_SPARSE_ON, 0, "some rows");
     compare(s, many, COUNT(many), TAMIS_SPARSE_ON, 0, "one request");
     s.topk_blocks = 0;
@@ -238,9 +239,11 @@ static void falling_rows(int32_t rows, int32_t blocks) {
 
 static void falling(void **state) {
     (void)state;
-    falling_rows(264, 600);  /* a warpgroup a row */
+    falling_rows(400, 600);  /* a warpgroup a row */
+    falling_rows(270, 600);  /* two, and a few rows by many, where there are 132 multiprocessors */
     falling_rows(200, 600);  /* two */
-    falling_rows(128, 1100); /* four, where there are as many multiprocessors */
+    falling_rows(140, 600);  /* four, and a few rows by many */
+    falling_rows(128, 1100); /* four */
 }
 
 /* Most positions score 0, as many as the cut: the lowest of them are selected, however early a
@@ -260,15 +263,19 @@ static void tied(const request *requests, int32_t count, int32_t topk, int32_t b
 }
 
 static void ties(void **state) {
-    static const request many[] = {{9000, 264}}, some[] = {{9000, 200}}, few[] = {{9000, 128}},
+    static const request many[] = {{9000, 400}}, more[] = {{9000, 270}}, some[] = {{9000, 200}},
+                         few[] = {{9000, 128}},
                          from_pages[] = {{9000, 70}, {8000, 70}, {9000, 70}, {7000, 70}},
+                         in_groups[] = {{1300, 120}, {1400, 120}, {1300, 120}},
                          released[] = {{17000, 270}};
     (void)state;
     seed(268);
     tied(many, COUNT(many), 200, 600);
+    tied(more, COUNT(more), 200, 600);
     tied(some, COUNT(some), 200, 600);
     tied(few, COUNT(few), 200, 1100);
     tied(from_pages, COUNT(from_pages), 200, 600);
+    tied(in_groups, COUNT(in_groups), 200, 150);
     tied(released, COUNT(released), 512, 2048);
 }
 

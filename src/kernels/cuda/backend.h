@@ -20,6 +20,7 @@ struct tamis_cuda {
     tamis_cu_handle kernels[TAMIS_CUDA_KERNEL_COUNT];
     int32_t device;          /* its primary context is retained; -1: the context is the caller's */
     int32_t multiprocessors; /* of the context's device */
+    int32_t early;           /* whether kernels may be launched before the one before ends */
     int32_t *result; /* of the last driver call that failed; stages of many threads write it */
 };
 

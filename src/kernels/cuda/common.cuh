@@ -18,6 +18,21 @@ namespace tamis {
 
 constexpr unsigned kAll = 0xFFFFFFFFu;
 
+/* What a kernel that is launched early (launch.h) calls first: it sees nothing of the kernel before
+ * it until that has ended, for which it waits here. */
+__device__ inline void wait_for_kernel_before() {
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
+    asm volatile("griddepcontrol.wait;" ::: "memory");
+#endif
+}
+
+/* Once every CTA has called it, one that is launched early may come to wait. */
+__device__ inline void let_next_kernel_wait() {
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
+    asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
+#endif
+}
+
 /* One row's interval of K, inside what K holds. */
 struct Row {
     int64_t start, length;

@@ -57,6 +57,32 @@ __device__ inline void write_column(const tamis_selection &out, int64_t r, int64
     }
 }
 
+/* Row r: its keys to `keys`, its selection from there. Whole CTA of kFastThreads, bins cleared. */
+__device__ inline void consume_fast(const tamis_sparse_mqa_logits_args &a,
+                                    const tamis_selection &out, int64_t r, uint32_t *keys,
+                                    const Marks &marks, PoolShared &shared, FastQuery &query) {
+    const Listed list = listed_of(a, r);
+    if (list.count > 0) {
+        score_listed<kFastThreads>(a, list, r, (int)threadIdx.x / 32, kFastWarps, kMaxSteps, query,
+                                   [&](int32_t column, bool live, float score) {
+                                       put_key(shared, keys, column,
+                                               live ? key_of_score(score) : 0);
+                                   });
+    }
+    __syncthreads();
+    auto write = [&](int column, int64_t rank) {
+        write_column(out, r, rank, list, a.k.page_size, keys, column);
+    };
+    const uint32_t want =
+        select_counted(shared, keys, marks, steps_of(list.count), (uint32_t)out.topk, write);
+    for (int64_t i = want + threadIdx.x; i < out.topk; i += kFastThreads) {
+        write(-1, i);
+    }
+    if (out.counts && threadIdx.x == 0) {
+        out.counts[r] = (int32_t)want;
+    }
+}
+
 } // namespace tamis
 
 /* Scores to a.logits; a row's groups of 4 * steps blocks over the warps of gridDim.x CTAs. */
@@ -103,26 +129,7 @@ extern "C" __global__ void __launch_bounds__(tamis::kFastThreads, 2)
         if (done && done[r]) {
             continue;
         }
-        const tamis::Listed list = tamis::listed_of(a, r);
-        if (list.count > 0) {
-            tamis::score_listed<tamis::kFastThreads>(
-                a, list, r, (int)threadIdx.x / 32, tamis::kFastWarps, tamis::kMaxSteps, query,
-                [&](int32_t column, bool live, float score) {
-                    tamis::put_key(shared, keys, column, live ? tamis::key_of_score(score) : 0);
-                });
-        }
-        __syncthreads();
-        auto write = [&](int column, int64_t rank) {
-            tamis::write_column(out, r, rank, list, a.k.page_size, keys, column);
-        };
-        uint32_t want = tamis::select_counted(shared, keys, marks, tamis::steps_of(list.count),
-                                              (uint32_t)out.topk, write);
-        for (int64_t i = want + threadIdx.x; i < out.topk; i += tamis::kFastThreads) {
-            write(-1, i);
-        }
-        if (out.counts && threadIdx.x == 0) {
-            out.counts[r] = (int32_t)want;
-        }
+        tamis::consume_fast(a, out, r, keys, marks, shared, query);
         __syncthreads();
     }
 }

@@ -11,6 +11,7 @@ enum {
     TAMIS_CONSUME_RAISED4_BYTES = 63776,
     TAMIS_CONSUME_SPLIT_BYTES = 89184,
     TAMIS_CONSUME_SPLIT_SM90_BYTES = 173088,
+    TAMIS_CONSUME_MAX_STEPS = 512, /* of 32 columns, of a row of several warpgroups */
     TAMIS_CONSUME_MAX_TOPK = 768,
     TAMIS_CONSUME_MAX_WIDTH = 4096 /* blocks of a row: columns are 16 bits */
 };

@@ -176,8 +176,27 @@ __device__ inline bool score_raised(RaisedShared<kWarps> &s, const tamis_raised_
     return wide >> 31;
 }
 
-/* Rows whose request has decoded K; the others are left with done 0, but for those of the dense
- * route: nothing is to be done for them. */
+/* What a row takes that is scored from pages after all. */
+struct SlowRow {
+    PoolShared pool;
+    FastQuery query;
+    uint32_t taken[TAMIS_CONSUME_MAX_STEPS], tied[TAMIS_CONSUME_MAX_STEPS];
+};
+
+/* Row r by the first kFastThreads of the CTA, its keys to its line of a.logits. Apart, for the
+ * registers that it takes. */
+__device__ __noinline__ void consume_slowly(const tamis_sparse_mqa_logits_args &a,
+                                            const tamis_selection &out, int64_t r, SlowRow &s) {
+    clear_bins(s.pool);
+    consume_fast(a, out, r, (uint32_t *)a.logits + r * a.logits_stride, {s.taken, s.tied}, s.pool,
+                 s.query);
+}
+
+/*
+ * Rows whose request has decoded K; nothing is to be done for those of the dense route. The rest is
+ * left with done 0. done NULL, of several warpgroups: it is done here from pages, which is for
+ * steps that leave hardly any, since a kernel behind this one costs 3 to 4 us.
+ */
 template <int kWarps, bool kTurned>
 __device__ inline void consume_raised(const tamis_sparse_mqa_logits_args &a,
                                       const tamis_selection &out, int32_t *done,
@@ -186,7 +205,7 @@ __device__ inline void consume_raised(const tamis_sparse_mqa_logits_args &a,
     auto &s = *(RaisedShared<kWarps> *)memory;
     const int64_t r = blockIdx.x;
     if (raised.dense && raised.dense[r] > 0) {
-        if (threadIdx.x == 0) {
+        if (done && threadIdx.x == 0) {
             done[r] = 1;
         }
         return;
@@ -206,13 +225,20 @@ __device__ inline void consume_raised(const tamis_sparse_mqa_logits_args &a,
             return score_raised<kWarps, kTurned>(s, raised, (uint32_t)out.topk, best);
         });
     }
-    if (threadIdx.x == 0) {
+    if (done && threadIdx.x == 0) {
         done[r] = whole;
+    }
+    if (kWarps > kGroupWarps && !done && !whole) {
+        __syncthreads(); /* shared memory was the other form's */
+        if (threadIdx.x < kFastThreads) {
+            consume_slowly(a, out, r, *(SlowRow *)memory);
+        }
     }
 }
 
 static_assert(sizeof(RaisedShared<4>) == TAMIS_CONSUME_RAISED_BYTES, "consume_args.h");
 static_assert(sizeof(RaisedShared<8>) == TAMIS_CONSUME_RAISED2_BYTES, "consume_args.h");
+static_assert(sizeof(SlowRow) <= sizeof(RaisedShared<8>), "it lies there");
 static_assert(sizeof(RaisedShared<16>) == TAMIS_CONSUME_RAISED4_BYTES, "consume_args.h");
 
 } // namespace hopper
@@ -236,6 +262,7 @@ extern "C" __global__ void __launch_bounds__(256, 2)
     tamis_consume_raised2_sm90(const __grid_constant__ tamis_sparse_mqa_logits_args a,
                                const __grid_constant__ tamis_selection out, int32_t *done,
                                const __grid_constant__ tamis_raised_k raised) {
+    tamis::wait_for_kernel_before();
     tamis::hopper::consume_raised<8, true>(a, out, done, raised);
 }
 
@@ -243,6 +270,7 @@ extern "C" __global__ void __launch_bounds__(512, 1)
     tamis_consume_raised4_sm90(const __grid_constant__ tamis_sparse_mqa_logits_args a,
                                const __grid_constant__ tamis_selection out, int32_t *done,
                                const __grid_constant__ tamis_raised_k raised) {
+    tamis::wait_for_kernel_before();
     tamis::hopper::consume_raised<16, false>(a, out, done, raised);
 }
 

@@ -144,6 +144,15 @@ static tamis_status load_kernel(tamis_cuda *cuda, int i, tamis_error *error) {
                               name, error);
 }
 
+/* Whether the driver does, in graphs too, and the kernels wait: those of an image with Hopper's. */
+static int launches_early(const tamis_cuda *cuda) {
+    int version = 0;
+    return cuda->driver.launch_early != NULL &&
+           cuda->kernels[TAMIS_CUDA_consume_rows_sm90] != NULL &&
+           cuda->driver.driver_version(&version) == TAMIS_CU_SUCCESS &&
+           version >= TAMIS_CU_CAPTURES_EARLY;
+}
+
 static tamis_status fill(tamis_cuda *cuda, int32_t device, tamis_error *error) {
     TAMIS_TRY(check_driver(cuda, error));
     TAMIS_TRY(check_device_count(cuda, device, error));
@@ -155,6 +164,7 @@ static tamis_status fill(tamis_cuda *cuda, int32_t device, tamis_error *error) {
     for (int i = 0; i < TAMIS_CUDA_KERNEL_COUNT; i++) {
         TAMIS_TRY(load_kernel(cuda, i, error));
     }
+    cuda->early = launches_early(cuda);
     return TAMIS_OK;
 }
 

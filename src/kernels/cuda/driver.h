@@ -35,6 +35,28 @@ enum { /* CUjit_option */
        TAMIS_CU_JIT_ERROR_LOG_BYTES = 6
 };
 enum { TAMIS_CU_STREAM_NON_BLOCKING = 1 };
+/* CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION: a kernel is launched before the one
+ * before it ends, for whose end it waits itself. */
+enum {
+    TAMIS_CU_LAUNCH_EARLY = 6,
+    TAMIS_CU_CAPTURES_EARLY = 12030 /* the driver from which on a graph keeps it */
+};
+
+/* CUlaunchAttribute, whose value is a union, and CUlaunchConfig. */
+typedef struct tamis_cu_launch_attribute {
+    int id, reserved;
+    union {
+        int allowed;
+        uint64_t words[8];
+    } value;
+} tamis_cu_launch_attribute;
+
+typedef struct tamis_cu_launch {
+    unsigned grid_x, grid_y, grid_z, block_x, block_y, block_z, shared_bytes;
+    tamis_cu_handle stream;
+    tamis_cu_launch_attribute *attributes;
+    unsigned attribute_count;
+} tamis_cu_launch;
 enum { TAMIS_CU_HOST_MAPPED = 2 };
 
 /* X(field, symbol, arguments). Every driver that runs the kernels has these. */
@@ -87,7 +109,10 @@ enum { TAMIS_CU_HOST_MAPPED = 2 };
       (float *milliseconds, tamis_cu_handle from, tamis_cu_handle to))
 
 /* Those that a driver may lack: NULL then. */
-#define TAMIS_DRIVER_OPTIONAL_LIST(X) X(function_load, cuFuncLoad, (tamis_cu_handle function))
+#define TAMIS_DRIVER_OPTIONAL_LIST(X)                                                              \
+    X(function_load, cuFuncLoad, (tamis_cu_handle function))                                       \
+    X(launch_early, cuLaunchKernelEx,                                                              \
+      (const tamis_cu_launch *launch, tamis_cu_handle function, void **parameters, void **extra))
 
 typedef struct tamis_driver {
     void *library; /* of dlopen */

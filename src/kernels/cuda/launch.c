@@ -7,6 +7,7 @@
 #include "kernels/check.h"
 #include "kernels/cuda/consume_args.h"
 #include "kernels/cuda/launch.h"
+#include "kernels/rows.h"
 
 enum {
     MAX_GRID_Y = 65535,
@@ -64,6 +65,27 @@ tamis_status tamis_cuda_launch(const tamis_cuda *cuda, int kernel, tamis_grid gr
                               "cuLaunchKernel", error);
 }
 
+tamis_status tamis_cuda_launch_early(const tamis_cuda *cuda, int kernel, tamis_grid grid,
+                                     void *stream, void **parameters, tamis_error *error) {
+    tamis_cu_launch_attribute early = {.id = TAMIS_CU_LAUNCH_EARLY, .value.allowed = 1};
+    tamis_cu_launch launch = {.grid_x = (unsigned)grid.x,
+                              .grid_y = (unsigned)grid.y,
+                              .grid_z = 1,
+                              .block_x = threads_of[kernel],
+                              .block_y = 1,
+                              .block_z = 1,
+                              .shared_bytes = (unsigned)grid.shared,
+                              .stream = stream,
+                              .attributes = &early,
+                              .attribute_count = 1};
+    if (!cuda->early || grid.x == 0 || grid.y == 0) {
+        return tamis_cuda_launch(cuda, kernel, grid, stream, parameters, error);
+    }
+    return tamis_cuda_checked(
+        cuda, cuda->driver.launch_early(&launch, cuda->kernels[kernel], parameters, NULL),
+        "cuLaunchKernelEx", error);
+}
+
 tamis_status tamis_cuda_check_call(const tamis_cuda *cuda, const void *args, tamis_error *error) {
     tamis_cu_handle context = NULL;
     TAMIS_NEED(cuda != NULL, TAMIS_ERROR_ARGUMENT, "cuda", "an object", 0);
@@ -109,13 +131,13 @@ static int64_t pool_bytes(int64_t columns) {
 
 tamis_status tamis_cuda_queue_mqa_logits(const tamis_cuda *cuda, const tamis_mqa_logits_args *args,
                                          int32_t fill, const tamis_raised_k *raised,
-                                         const tamis_row_tile *tile, void *stream,
+                                         const tamis_row_tile *tile, int early, void *stream,
                                          tamis_error *error) {
     tamis_mqa_logits_args a = *args;
     tamis_row_tile t = tile ? *tile : (tamis_row_tile){0};
     void *parameters[] = {&a, &fill, &t};
     if (tamis_cuda_source_is_fast(args)) {
-        return tamis_cuda_queue_source(cuda, args, fill, raised, tile, stream, error);
+        return tamis_cuda_queue_source(cuda, args, fill, raised, tile, early, stream, error);
     }
     return tamis_cuda_launch(cuda, geometry(TAMIS_CUDA_mqa_logits_smxx_h32_d64, &a.query),
                              grid_of_rows(cuda, a.rows.count), stream, parameters, error);
@@ -187,8 +209,7 @@ tamis_status tamis_cuda_queue_sparse_mqa_logits(const tamis_cuda *cuda,
 }
 
 /* A row's CTAs: as many as the device has for it. Steps of a warp: 0 where they are two blocks; by
- * wgmma its part of the row; else a group of it, or its part, if short. Behind a kernel that took
- * most rows, the one that takes up less. */
+ * wgmma its part of the row; else a group of it, or its part, if short. */
 static tamis_status queue_split(const tamis_cuda *cuda, const tamis_sparse_mqa_logits_args *score,
                                 const tamis_selection *selection, uint32_t *done,
                                 const int32_t *taken, const tamis_gate_args *layer, void *stream,
@@ -205,7 +226,7 @@ static tamis_status queue_split(const tamis_cuda *cuda, const tamis_sparse_mqa_l
     tamis_grid grid = {parts, a.rows.count, TAMIS_CONSUME_SPLIT_BYTES};
     if (at_once / 2 >= a.width) {
         steps = 0;
-    } else if (cuda->kernels[TAMIS_CUDA_consume_split_sm90] != NULL && !taken) {
+    } else if (cuda->kernels[TAMIS_CUDA_consume_split_sm90] != NULL) {
         kernel = TAMIS_CUDA_consume_split_sm90;
         grid.shared = TAMIS_CONSUME_SPLIT_SM90_BYTES;
         steps = (int32_t)((a.width + at_once - 1) / at_once);
@@ -215,16 +236,52 @@ static tamis_status queue_split(const tamis_cuda *cuda, const tamis_sparse_mqa_l
 }
 
 int tamis_cuda_consume_is_grouped(const tamis_cuda *cuda, const tamis_sparse_mqa_logits_args *score,
-                                  const tamis_selection *out) {
+                                  const tamis_selection *out, int64_t from) {
     return scores_fast(score) && score->width * score->block_size <= POOL_COLUMNS &&
-           tamis_cuda_consumes_in_groups(cuda, score, out);
+           tamis_cuda_consumes_in_groups(cuda, score, out, from);
 }
 
-int tamis_cuda_consume_is_split(const tamis_sparse_mqa_logits_args *score, const uint32_t *done) {
+/* Whether there is scratch for the keys of decode.cu, and it takes such rows. */
+static int can_split(const tamis_sparse_mqa_logits_args *score, const uint32_t *done) {
     uintptr_t scratch = (uintptr_t)score->logits | (uintptr_t)(score->logits_stride * 4);
-    return scores_fast(score) && score->width * score->block_size <= POOL_COLUMNS &&
-           score->rows.count > 0 && score->rows.count < TAMIS_CUDA_GROUPS_FROM && done &&
-           (scratch & 15) == 0;
+    const int64_t columns = score->width * score->block_size;
+    return scores_fast(score) && columns <= POOL_COLUMNS && score->logits_stride >= columns &&
+           done && (scratch & 15) == 0;
+}
+
+int tamis_cuda_consume_is_split(const tamis_sparse_mqa_logits_args *score, const uint32_t *done,
+                                int64_t from) {
+    return score->rows.count > 0 && score->rows.count < from && can_split(score, done);
+}
+
+/* Whole waves from decoded K, then the few rows that are left, a row by some multiprocessors. */
+static tamis_status queue_waves(const tamis_cuda *cuda, const tamis_sparse_mqa_logits_args *score,
+                                const tamis_selection *out, const tamis_raised_k *raised,
+                                uint32_t *done, void *stream, tamis_error *error) {
+    const int64_t rows = score->rows.count, first = tamis_cuda_rows_in_waves(cuda, rows);
+    tamis_sparse_mqa_logits_args a = *score;
+    a.rows.count = first;
+    TAMIS_TRY(tamis_cuda_queue_consume_raised(cuda, &a, out, raised, NULL, stream, error));
+    if (first == rows) {
+        return TAMIS_OK;
+    }
+    a.rows = tamis_rows_at(&a.rows, first);
+    a.rows.count = rows - first;
+    a.query = tamis_query_at(&a.query, first);
+    a.blocks += first * a.blocks_stride;
+    a.counts = a.counts ? a.counts + first : NULL;
+    a.physical = a.physical ? a.physical + first * a.physical_stride : NULL;
+    a.logits = (float *)a.logits + first * a.logits_stride;
+    const tamis_selection rest = tamis_selection_at(out, first);
+    return queue_split(cuda, &a, &rest, done + first, NULL, NULL, stream, error);
+}
+
+int tamis_cuda_consume_goes_in_waves(const tamis_cuda *cuda,
+                                     const tamis_sparse_mqa_logits_args *score,
+                                     const tamis_selection *out, const uint32_t *done,
+                                     const tamis_raised_k *raised) {
+    return tamis_cuda_consumes_raised(cuda, score, out, raised) && can_split(score, done) &&
+           tamis_cuda_rows_in_waves(cuda, score->rows.count) > 0;
 }
 
 tamis_status tamis_cuda_queue_consume(const tamis_cuda *cuda,
@@ -237,8 +294,12 @@ tamis_status tamis_cuda_queue_consume(const tamis_cuda *cuda,
     const int32_t *none = NULL;
     void *parameters[] = {&a, &out, (void *)&none};
     int64_t columns = a.width * a.block_size;
-    int split = tamis_cuda_consume_is_split(score, done);
-    if (tamis_cuda_consume_is_grouped(cuda, score, &out)) {
+    const int64_t from = tamis_cuda_groups_from(cuda, raised != NULL, raised && !taken);
+    int split = tamis_cuda_consume_is_split(score, done, from);
+    if (!taken && tamis_cuda_consume_goes_in_waves(cuda, score, &out, done, raised)) {
+        return queue_waves(cuda, score, &out, raised, done, stream, error);
+    }
+    if (tamis_cuda_consume_is_grouped(cuda, score, &out, from)) {
         return tamis_cuda_queue_consume_groups(cuda, score, &out, raised, stream, error);
     }
     if (split) {
@@ -319,7 +380,7 @@ tamis_status tamis_cuda_block_max(const tamis_cuda *cuda, const tamis_block_max_
 tamis_status tamis_cuda_mqa_logits(const tamis_cuda *cuda, const tamis_mqa_logits_args *args,
                                    void *stream, tamis_error *error) {
     CHECK_STAGE(mqa_logits);
-    return tamis_cuda_queue_mqa_logits(cuda, args, 1, NULL, NULL, stream, error);
+    return tamis_cuda_queue_mqa_logits(cuda, args, 1, NULL, NULL, 0, stream, error);
 }
 
 tamis_status tamis_cuda_publish(const tamis_cuda *cuda, const tamis_publish_args *args,

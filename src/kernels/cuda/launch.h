@@ -25,6 +25,12 @@ static inline int64_t tamis_least(int64_t a, int64_t b) {
 /* Queues a kernel of kernels.inc. Nothing is queued when the grid is empty. */
 tamis_status tamis_cuda_launch(const tamis_cuda *cuda, int kernel, tamis_grid grid, void *stream,
                                void **parameters, tamis_error *error);
+/* The same of a kernel that calls wait_for_kernel_before (common.cuh), behind another of tamis's:
+ * its launch does not wait for that one's end. Not for a kernel whose CTAs find room elsewhere: a
+ * multiprocessor divides its shared memory anew only when it is empty, and takes fewer until then.
+ */
+tamis_status tamis_cuda_launch_early(const tamis_cuda *cuda, int kernel, tamis_grid grid,
+                                     void *stream, void **parameters, tamis_error *error);
 
 /* The object, the arguments, and that the current context is the object's. */
 tamis_status tamis_cuda_check_call(const tamis_cuda *cuda, const void *args, tamis_error *error);
@@ -34,10 +40,10 @@ int64_t tamis_cuda_limit(const tamis_rows *rows, const tamis_k_cache *k);
 
 /* fill: logits past a row's length become -inf up to args->columns; else they keep what they hold.
  * raised: what args->k holds, decoded, for kernels that read it; NULL: nothing. tile: of the rows,
- * for block maxima alone; NULL: all, maxima in equal strides. */
+ * for block maxima alone; NULL: all, maxima in equal strides. early: behind a plan's gate. */
 tamis_status tamis_cuda_queue_mqa_logits(const tamis_cuda *cuda, const tamis_mqa_logits_args *args,
                                          int32_t fill, const tamis_raised_k *raised,
-                                         const tamis_row_tile *tile, void *stream,
+                                         const tamis_row_tile *tile, int early, void *stream,
                                          tamis_error *error);
 /* What queue_mqa_logits asks: whether source.cuh takes the call, and then queues it. */
 int tamis_cuda_source_is_fast(const tamis_mqa_logits_args *args);
@@ -45,7 +51,8 @@ int tamis_cuda_source_is_fast(const tamis_mqa_logits_args *args);
 int tamis_cuda_reads_raised(const tamis_cuda *cuda);
 tamis_status tamis_cuda_queue_source(const tamis_cuda *cuda, const tamis_mqa_logits_args *args,
                                      int32_t fill, const tamis_raised_k *raised,
-                                     const tamis_row_tile *tile, void *stream, tamis_error *error);
+                                     const tamis_row_tile *tile, int early, void *stream,
+                                     tamis_error *error);
 tamis_status tamis_cuda_queue_publish(const tamis_cuda *cuda, const tamis_publish_args *args,
                                       int64_t limit, void *stream, tamis_error *error);
 /* Lists of blocks from the same maxima, by one kernel. */
@@ -63,7 +70,7 @@ tamis_status tamis_cuda_queue_sparse_mqa_logits(const tamis_cuda *cuda,
  * score->logits then holds anything. topk has score's rows and blocks; its columns are NULL.
  * done: [rows.count] words on the device that are 0, and are 0 again afterwards, with rows of
  * score->logits of whole 32 columns; NULL: few rows take two kernels. raised: as of
- * queue_mqa_logits. taken: [rows.count] words of scratch for it; NULL: not read for few rows.
+ * queue_mqa_logits. taken: [rows.count] words of scratch for it; NULL: hardly a row lacks it.
  * gate: that of a consumer's layer, where consume_is_split says that it needs no kernel before;
  * NULL: there was one. */
 tamis_status tamis_cuda_queue_consume(const tamis_cuda *cuda,
@@ -71,19 +78,30 @@ tamis_status tamis_cuda_queue_consume(const tamis_cuda *cuda,
                                       const tamis_topk_args *topk, uint32_t *done, int32_t *taken,
                                       const tamis_raised_k *raised, const tamis_gate_args *gate,
                                       int64_t limit, void *stream, tamis_error *error);
-/* Whether queue_consume without decoded K is one kernel of decode.cu, which knows a gate. */
-int tamis_cuda_consume_is_split(const tamis_sparse_mqa_logits_args *score, const uint32_t *done);
+/* Whether queue_consume without decoded K is one kernel of decode.cu, which knows a gate. from: of
+ * groups_from. */
+int tamis_cuda_consume_is_split(const tamis_sparse_mqa_logits_args *score, const uint32_t *done,
+                                int64_t from);
 /* Whether queue_consume goes to consume_sm90.cu, given any score->logits that is not NULL. */
 int tamis_cuda_consume_is_grouped(const tamis_cuda *cuda, const tamis_sparse_mqa_logits_args *score,
-                                  const tamis_selection *out);
+                                  const tamis_selection *out, int64_t from);
 /* Whether consume_sm90.cu takes rows that the fast scorer takes, and then both of a consumer by it:
  * score->logits is its scratch, a word a row. */
 int tamis_cuda_consumes_in_groups(const tamis_cuda *cuda, const tamis_sparse_mqa_logits_args *score,
-                                  const tamis_selection *out);
-/* From this many rows on. */
-enum { TAMIS_CUDA_GROUPS_FROM = 264 };
-/* Whether of fewer rows those whose K is decoded have a kernel, and then both of a consumer by it:
- * done gets which rows it took. */
+                                  const tamis_selection *out, int64_t from);
+/* Of rows that are all from decoded K those that have several warpgroups each, in whole waves, the
+ * others few enough for decode.cu; 0: there are too many. */
+int64_t tamis_cuda_rows_in_waves(const tamis_cuda *cuda, int64_t rows);
+/* Whether queue_consume without `taken` does so. score->logits then needs all its columns. */
+int tamis_cuda_consume_goes_in_waves(const tamis_cuda *cuda,
+                                     const tamis_sparse_mqa_logits_args *score,
+                                     const tamis_selection *out, const uint32_t *done,
+                                     const tamis_raised_k *raised);
+/* From so many rows on; fewer where K of all of them (whole) or of some is decoded. */
+int64_t tamis_cuda_groups_from(const tamis_cuda *cuda, int decoded, int whole);
+enum { TAMIS_CUDA_GROUPS_FROM = 264 }; /* at least */
+/* Whether rows whose K is decoded have a kernel of several warpgroups, and then both of a consumer
+ * by it: done gets which rows it took; NULL: it takes all. */
 int tamis_cuda_consumes_raised(const tamis_cuda *cuda, const tamis_sparse_mqa_logits_args *score,
                                const tamis_selection *out, const tamis_raised_k *raised);
 tamis_status tamis_cuda_queue_consume_raised(const tamis_cuda *cuda,

@@ -3,8 +3,8 @@
  * launch_groups.c: a consumer of many rows by Hopper's kernels, a warpgroup a row: those whose K
  * was decoded before, then the others from pages, then by the portable kernel the few that both
  * leave. Which rows those are is known on the device alone, so all three are queued; `done` says
- * what is left. Of fewer rows those whose K was decoded, two warpgroups each, or
- * four where every row has a multiprocessor of its own.
+ * what is left. Of fewer rows those whose K was decoded have two warpgroups each, or four where
+ * every row has a multiprocessor of its own.
  */
 #include "fail.h"
 #include "kernels/cuda/consume_args.h"
@@ -13,6 +13,12 @@
 enum {
     PAGES_CTAS = 5, /* of a multiprocessor, where most rows are done */
     REST_CTAS = 2,
+    MIXED_FROM = 320,  /* rows of steps that may have some decoded K */
+    PAGES_FROM = 1024, /* and of those that have none */
+    /* A row more than one, or two, a multiprocessor would make all wait for its own: so much of
+     * that wave is left for decode.cu, by which rows share multiprocessors. */
+    LEFT_OF_ONE = 6,
+    LEFT_OF_TWO = 4,
     TURNED_ROWS = 448 /* fewer begin at different turns: consume_raised.cu */
 };
 
@@ -33,16 +39,34 @@ static int fits(const tamis_cuda *cuda, const tamis_sparse_mqa_logits_args *scor
            out->topk <= TAMIS_CONSUME_MAX_TOPK && score->logits_type == TAMIS_F32;
 }
 
+int64_t tamis_cuda_groups_from(const tamis_cuda *cuda, int decoded, int whole) {
+    if (cuda->kernels[TAMIS_CUDA_consume_split_sm90] == NULL || whole) {
+        return TAMIS_CUDA_GROUPS_FROM;
+    }
+    return decoded ? MIXED_FROM : PAGES_FROM;
+}
+
 int tamis_cuda_consumes_in_groups(const tamis_cuda *cuda, const tamis_sparse_mqa_logits_args *score,
-                                  const tamis_selection *out) {
-    return fits(cuda, score, out) && score->rows.count >= TAMIS_CUDA_GROUPS_FROM &&
-           score->logits != NULL && ((uintptr_t)score->logits & 15) == 0;
+                                  const tamis_selection *out, int64_t from) {
+    return fits(cuda, score, out) && score->rows.count >= from && score->logits != NULL &&
+           ((uintptr_t)score->logits & 15) == 0;
 }
 
 int tamis_cuda_consumes_raised(const tamis_cuda *cuda, const tamis_sparse_mqa_logits_args *score,
                                const tamis_selection *out, const tamis_raised_k *raised) {
     return fits(cuda, score, out) && raised && raised->codes &&
-           score->rows.count >= TAMIS_RAISED_ROWS && score->rows.count < TAMIS_CUDA_GROUPS_FROM;
+           score->rows.count >= TAMIS_RAISED_ROWS;
+}
+
+int64_t tamis_cuda_rows_in_waves(const tamis_cuda *cuda, int64_t rows) {
+    const int64_t one = cuda->multiprocessors, two = 2 * one;
+    if (rows > one && rows <= one + one / LEFT_OF_ONE) {
+        return one;
+    }
+    if (rows > two && rows <= two + two / LEFT_OF_TWO) {
+        return two;
+    }
+    return rows <= two || rows < TAMIS_CUDA_GROUPS_FROM ? rows : 0;
 }
 
 /* By one warpgroup a row, two or four. */
@@ -55,7 +79,10 @@ static tamis_status queue_raised(const tamis_cuda *cuda, int kernel,
     tamis_raised_k k = *raised;
     void *parameters[] = {&a, &out, &done, &k};
     tamis_grid grid = {a.rows.count, 1, shared_of[kernel]};
-    return tamis_cuda_launch(cuda, kernel, grid, stream, parameters, error);
+    const int several =
+        kernel == TAMIS_CUDA_consume_raised2_sm90 || kernel == TAMIS_CUDA_consume_raised4_sm90;
+    return (several ? tamis_cuda_launch_early : tamis_cuda_launch)(cuda, kernel, grid, stream,
+                                                                   parameters, error);
 }
 
 tamis_status tamis_cuda_queue_consume_raised(const tamis_cuda *cuda,

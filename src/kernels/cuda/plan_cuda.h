@@ -15,10 +15,10 @@
  * blocks then cost less at any length. docs/benchmarks-gpu.md, "The crossover of auto".
  */
 enum {
-    TAMIS_CUDA_AUTO_ROWS = 256,
+    TAMIS_CUDA_AUTO_ROWS = 264,
     TAMIS_CUDA_AUTO_SHARE = 8,
     TAMIS_CUDA_AUTO_MOST = TAMIS_RAISED_ROWS,
-    TAMIS_CUDA_AUTO_QUARTERS = 7
+    TAMIS_CUDA_AUTO_QUARTERS = 6
 };
 
 /* Rows that share the scratch of scores. */

@@ -124,6 +124,7 @@ static void use_decoded(tamis_layer_run *run, int consumer) {
     run->decoded = plan->raised.codes != NULL && run->limit > 0 &&
                    plan->rows - plan->requests + 1 >= TAMIS_RAISED_ROWS &&
                    tamis_cuda_source_is_fast(&score);
+    run->whole = run->decoded && plan->rows >= TAMIS_RAISED_ROWS * plan->requests;
 }
 
 /* `auto` in a step that leaves no row to the dense route. */
@@ -208,8 +209,9 @@ static tamis_status queue_maxima(const tamis_layer_run *run, const row_tile *t,
     tamis_mqa_logits_args score = score_of(run, t->rows, t->query);
     score.block_max = (float *)run->plan->work;
     score.block_max_stride = maxima_units(run) * (TAMIS_MAXIMA_UNIT / 4);
-    return tamis_cuda_queue_mqa_logits(
-        run->plan->cuda, &score, 0, run->decoded ? &run->raised : NULL, &t->of, run->stream, error);
+    return tamis_cuda_queue_mqa_logits(run->plan->cuda, &score, 0,
+                                       run->decoded ? &run->raised : NULL, &t->of, 0, run->stream,
+                                       error);
 }
 
 /* Scores of everything a row sees. */
@@ -218,8 +220,9 @@ static tamis_status queue_scores(const tamis_layer_run *run, const row_tile *t,
     tamis_mqa_logits_args score = score_of(run, t->rows, t->query);
     score.logits = run->plan->work;
     score.logits_stride = score.columns = run->tiling.each / 4;
-    return tamis_cuda_queue_mqa_logits(
-        run->plan->cuda, &score, 0, run->decoded ? &run->raised : NULL, NULL, run->stream, error);
+    return tamis_cuda_queue_mqa_logits(run->plan->cuda, &score, 0,
+                                       run->decoded ? &run->raised : NULL, NULL,
+                                       !run->sparse && t->r == 0, run->stream, error);
 }
 
 /* Selection among listed blocks. */
@@ -270,8 +273,9 @@ static tamis_status queue_sparse(const tamis_layer_run *run, const row_tile *t, 
     tamis_raised_k raised = run->raised;
     raised.dense = run->dense ? run->plan->gated[1] + t->r : NULL;
     return tamis_cuda_queue_consume(run->plan->cuda, &score, &topk, run->plan->done + t->r,
-                                    run->plan->taken + t->r, run->decoded ? &raised : NULL,
-                                    run->gates ? &gate : NULL, run->limit, run->stream, error);
+                                    run->whole ? NULL : run->plan->taken + t->r,
+                                    run->decoded ? &raised : NULL, run->gates ? &gate : NULL,
+                                    run->limit, run->stream, error);
 }
 
 /*
@@ -340,6 +344,10 @@ static tamis_status queue_tiles(const tamis_layer_run *run, int64_t most, queue_
     return TAMIS_OK;
 }
 
+static int64_t groups_from(const tamis_layer_run *run) {
+    return tamis_cuda_groups_from(run->plan->cuda, run->decoded, run->whole);
+}
+
 typedef block_list list_of(const tamis_layer_run *run, const row_tile *t);
 
 /* Selection from lists. Larger tiles where no scores are kept, if that holds for the last and
@@ -353,8 +361,14 @@ static tamis_status queue_listed(tamis_layer_run *run, list_of *list, queue_tile
     block_list l = list(run, &last);
     tamis_topk_args topk = topk_of(run, &last, l);
     tamis_sparse_mqa_logits_args score = listed_of(run, &last, l, &topk);
-    if (!tamis_cuda_consume_is_grouped(plan->cuda, &score, &topk.selection)) {
-        run->tiling = tamis_cuda_sparse_tiling(plan->indexer, &plan->limits, l.width);
+    const tamis_tiling sparse = tamis_cuda_sparse_tiling(plan->indexer, &plan->limits, l.width);
+    const int grouped =
+        tamis_cuda_consume_is_grouped(plan->cuda, &score, &topk.selection, groups_from(run));
+    score.logits_stride = sparse.each / 4;
+    if (!grouped || (run->whole && rows <= sparse.rows &&
+                     tamis_cuda_consume_goes_in_waves(plan->cuda, &score, &topk.selection,
+                                                      plan->done, &run->raised))) {
+        run->tiling = sparse;
     }
     return queue_tiles(run, run->tiling.rows, queue, error);
 }
@@ -414,8 +428,10 @@ static int is_one_split(tamis_layer_run *run) {
     run->tiling = tamis_cuda_sparse_tiling(run->plan->indexer, &run->plan->limits, l.width);
     tamis_topk_args topk = topk_of(run, &t, l);
     tamis_sparse_mqa_logits_args score = listed_of(run, &t, l, &topk);
-    return rows <= run->tiling.rows && tamis_cuda_consume_is_split(&score, run->plan->done) &&
-           !tamis_cuda_consume_is_grouped(run->plan->cuda, &score, &topk.selection);
+    return rows <= run->tiling.rows &&
+           tamis_cuda_consume_is_split(&score, run->plan->done, groups_from(run)) &&
+           !tamis_cuda_consume_is_grouped(run->plan->cuda, &score, &topk.selection,
+                                          groups_from(run));
 }
 
 tamis_status tamis_cuda_consumer_run(tamis_cuda_plan *plan, const tamis_step *step,

@@ -15,6 +15,7 @@ typedef struct tamis_layer_run {
     int64_t border;      /* positions of a dense one at most */
     int gates;           /* whether the one kernel that is queued does the gate's work, too */
     int decoded;         /* whether K may be there decoded: raised */
+    int whole;           /* and then of most rows, by how many requests there are */
     tamis_raised_k raised;
     void *stream;
 } tamis_layer_run;

@@ -365,6 +365,7 @@ extern "C" __global__ void __launch_bounds__(tamis::kSourceThreads, 1)
     tamis_mqa_logits_fast_sm90(const __grid_constant__ tamis_mqa_logits_args a, int32_t fill,
                                const __grid_constant__ tamis_raised_k raised,
                                const __grid_constant__ tamis_row_tile tile) {
+    tamis::wait_for_kernel_before();
     tamis::source_hopper<true>(a, fill != 0, raised, tile);
 }
 

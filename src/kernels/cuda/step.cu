@@ -105,6 +105,7 @@ extern "C" __global__ void tamis_stamp_smxx(const __grid_constant__ tamis_stamp_
 
 extern "C" __global__ void __launch_bounds__(256)
     tamis_gate_smxx(const __grid_constant__ tamis_gate_args a) {
+    tamis::let_next_kernel_wait();
     const uint32_t fault = tamis::fault_of(a, tamis::load_guard(a));
     for (int64_t r = (int64_t)blockIdx.x * blockDim.x + threadIdx.x; r < a.rows;
          r += (int64_t)gridDim.x * blockDim.x) {
