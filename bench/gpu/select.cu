@@ -297,9 +297,13 @@ void split(const tamis_sparse_mqa_logits_args &a, const tamis_selection &out, ui
                                                                      tamis_gate_args{});
 }
 
-void check_decode(const Shape &s, uint64_t seed) {
+/* same_codes: every byte of the query's codes, or -1. */
+void check_decode(const Shape &s, uint64_t seed, int same_codes = -1) {
     Call c;
     make(c, s, seed);
+    if (same_codes >= 0) {
+        CHECK(cudaMemset((void *)c.score.query.codes, same_codes, (size_t)s.rows * 32 * 64));
+    }
     Outputs want = outputs_of(c, s), got = outputs_of(c, s);
     uint32_t *done = c.keep(on_device(std::vector<uint32_t>((size_t)s.rows, 0u)));
     c.score.logits = want.logits;
@@ -381,6 +385,11 @@ int check_all() {
         s.codes = i % 11 == 4;
         vary(s, i);
         check_decode(s, (uint64_t)i + 99);
+        /* Sums of a head's codes near what decode_sm90.cu takes, and beyond. */
+        static const int alike[] = {0x55, 0xDD, 0x77, 0xFF, 0x66, 0x17};
+        if (i % 4 == 0) {
+            check_decode(s, (uint64_t)i, alike[i / 4 % 6]);
+        }
     }
     printf("check: %s\n", failures ? "FAILED" : "all equal");
     return failures != 0;

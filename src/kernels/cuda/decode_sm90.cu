@@ -2,8 +2,10 @@
 /*
  * decode_sm90.cu: the scores of decode.cu by Hopper's wgmma: a warp has a run of the row's blocks,
  * four a step, and warps go in step by fours. Their places lie in shared memory before the first
- * step, and K is copied there, steps ahead: a lane copies what it reads itself, without barriers.
- * In an image without sm_90a the kernel is not there. Included after decode.cu.
+ * step, and K comes to registers two steps ahead. K's bytes are unsigned, around 96: what that adds
+ * to a head's dot, a product of constants with `bias` takes away, which is one instruction, where
+ * signs would be sixteen. In an image without sm_90a the kernel is not there. Included after
+ * decode.cu.
  */
 #include "raised.cuh"
 #include "wgmma.cuh"
@@ -13,26 +15,29 @@
 namespace tamis {
 namespace hopper {
 
-constexpr int kSplitStages = 4;   /* steps of K that are there or on their way */
 constexpr int kSplitBlocks = 128; /* of a warp, at most: a row of one CTA */
-
-/* K of a step, by lane. */
-struct SplitStage {
-    uint4 codes[kStepBlocks][32];
-    uint32_t scales[32];
-};
 
 /* A warp's own. */
 struct SplitWarp {
-    SplitStage ring[kSplitStages];
+    Table tables[4];                                    /* by how far below the largest */
     uint32_t codes[kSplitBlocks], scales[kSplitBlocks]; /* places */
     uint8_t visible[kSplitBlocks];                      /* positions */
 };
 
+/*
+ * Two matrices of 32 columns k whose product is -96 times the sum of a head's codes. factors: 192,
+ * but 96 where k % 16 > 13, in any row. heads: minus half that sum, shared out over 14 threads of
+ * two columns each, and what is odd of it under 96.
+ */
+struct alignas(128) SplitBias {
+    uint8_t heads[4][2][8][16]; /* [head / 8][k / 16][head % 8][k % 16] */
+    uint8_t factors[8][16];
+};
+
 struct SplitMemory {
     uint32_t codes[32][32]; /* of the query: as FastQuery's, in the 128-byte swizzle */
-    Table tables[4];        /* of a group that lies this deep below the largest */
-    float weights[4][8];    /* of chain c: heads 2 c, 2 c + 1, 8 + 2 c, .. */
+    SplitBias bias;
+    float weights[4][8]; /* of chain c: heads 2 c, 2 c + 1, 8 + 2 c, .. */
     SplitRow row;
     union {
         SplitWarp warps[kSplitWarps];
@@ -40,45 +45,117 @@ struct SplitMemory {
     };
 };
 
-/* Descriptors of the query's four steps. Not const: what is known while compiling is made anew
- * before every product. */
+/* Descriptors: the query's four steps; the bias's factors, one tile for all, and heads. Not const:
+ * what is known while compiling is made anew before every product. */
+constexpr uint32_t kSplitBiasAt = (kSharedBase + offsetof(SplitMemory, bias)) / 16;
 __constant__ uint64_t kSplitMatrix[4] = {
     0x4000004000010000u | (kSharedBase / 16), 0x4000004000010000u | (kSharedBase / 16 + 2),
     0x4000004000010000u | (kSharedBase / 16 + 4), 0x4000004000010000u | (kSharedBase / 16 + 6)};
+__constant__ uint64_t kSplitBias[2] = {kSplitBiasAt + offsetof(SplitBias, factors) / 16,
+                                       0x0000001000080000u | kSplitBiasAt};
 
-__device__ inline void multiply_query(uint32_t (&d)[16], const uint32_t (&a)[4][4]) {
+__device__ inline void multiply_query(uint32_t (&d)[16], uint32_t (&a)[4][4]) {
+    /* Else what makes them may move behind the fence, and ptxas ends each product at once. */
+#pragma unroll
+    for (int i = 0; i < 16; i++) {
+        asm volatile("" : "+r"(a[i / 4][i % 4])::"memory");
+    }
     asm volatile("wgmma.fence.sync.aligned;" ::: "memory");
-    multiply_async<0>(d, a[0], kSplitMatrix[0]);
-    multiply_async<1>(d, a[1], kSplitMatrix[1]);
-    multiply_async<1>(d, a[2], kSplitMatrix[2]);
-    multiply_async<1>(d, a[3], kSplitMatrix[3]);
+    multiply_constants(d, kSplitBias[0], kSplitBias[1]);
+    multiply_unsigned(d, a[0], kSplitMatrix[0]);
+    multiply_unsigned(d, a[1], kSplitMatrix[1]);
+    multiply_unsigned(d, a[2], kSplitMatrix[2]);
+    multiply_unsigned(d, a[3], kSplitMatrix[3]);
     asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory");
 }
 
 /* ---- q ---- */
 
-/* As store_fast_query. */
-__device__ inline bool store_split_query(SplitMemory &s, const QueryBits<kSplitThreads> &bits) {
+/* Of the row, a thread's eight codes, their head's scales and weight: where they lie is known
+ * before the row is, and nothing waits for what was asked for. */
+struct SplitQuery {
+    const uint8_t *codes, *scales, *weight;
+    uint32_t bits, scale[4], raw; /* scale: one word, or four bytes */
+
+    __device__ SplitQuery(const tamis_query &view, int64_t r) {
+        const int h = threadIdx.x / 16, i = threadIdx.x % 16;
+        const QueryRow row = query_row(view, r);
+        codes = opaque(row.codes + h * view.codes_head_stride + 4 * i);
+        scales = opaque(row.scales + h * view.scales_head_stride);
+        weight =
+            opaque((const uint8_t *)row.weights + h * (view.weights_type == TAMIS_BF16 ? 2 : 4));
+    }
+    __device__ void load(int32_t type) {
+        asm volatile("ld.global.nc.u32 %0,[%1];" : "=r"(bits) : "l"(codes));
+        scale[0] = scale[1] = scale[2] = scale[3] = 0;
+        asm volatile("{.reg .pred p; setp.ne.b32 p,%5,0; @!p ld.global.nc.u32 %0,[%4];"
+                     "@p ld.global.nc.u8 %0,[%4]; @p ld.global.nc.u8 %1,[%4+1];"
+                     "@p ld.global.nc.u8 %2,[%4+2]; @p ld.global.nc.u8 %3,[%4+3];}"
+                     : "+r"(scale[0]), "+r"(scale[1]), "+r"(scale[2]), "+r"(scale[3])
+                     : "l"(scales), "r"((uint32_t)(uintptr_t)scales & 3));
+        if (type == TAMIS_BF16) {
+            asm volatile("{.reg .u16 h; ld.global.nc.u16 h,[%1]; cvt.u32.u16 %0,h;}"
+                         : "=r"(raw)
+                         : "l"(weight));
+        } else {
+            asm volatile("ld.global.nc.u32 %0,[%1];" : "=r"(raw) : "l"(weight));
+        }
+    }
+    __device__ uint32_t scale_word() const {
+        return scale[0] | scale[1] << 8 | scale[2] << 16 | scale[3] << 24;
+    }
+    __device__ float weight_of(int32_t type, int32_t numerics) const {
+        const float w = __uint_as_float(type == TAMIS_BF16 ? raw << 16 : raw);
+        return numerics == TAMIS_NUMERICS_BF16 ? tamis_round_bf16(w) : w;
+    }
+};
+
+/* The thread's part of SplitBias; sum: of its own codes. Whether the row's fits. */
+__device__ inline bool store_bias(SplitBias &bias, int32_t sum) {
+    const int h = threadIdx.x / 16, i = threadIdx.x % 16;
+#pragma unroll
+    for (int d = 1; d < 16; d *= 2) {
+        sum += __shfl_xor_sync(kAll, sum, d);
+    }
+    const int32_t half = -(sum >> 1), size = abs(half);
+    int32_t share = min(max(size - 254 * (i - i / 8), 0), 254), first;
+    share = half < 0 ? -share : share;
+    first = share >> 1;
+    if (i % 8 == 7) {
+        share = first = i == 7 ? -(sum & 1) : 0;
+    }
+    *(uint16_t *)&bias.heads[h / 8][i / 8][h % 8][2 * (i % 8)] =
+        (uint16_t)((first & 255) | (share - first) << 8);
+    if (threadIdx.x < 32) {
+        ((uint32_t *)bias.factors)[threadIdx.x] = threadIdx.x % 4 == 3 ? 0x6060C0C0u : 0xC0C0C0C0u;
+    }
+    return size <= 254 * 14;
+}
+
+/* As store_fast_query, but without its barrier. */
+__device__ inline bool store_split_query(SplitMemory &s, const SplitQuery &q,
+                                         const tamis_sparse_mqa_logits_args &a) {
     const int h = threadIdx.x / 16, i = threadIdx.x % 16, c = i / 4;
-    const FastScales scales = fast_scales(bits.scales[0]);
+    const FastScales scales = fast_scales(q.scale_word());
     const uint32_t factor = prmt(scales.factors, 0, 0x4440u | (uint32_t)c);
     const uint32_t low = kLow * factor, high = kHigh * factor;
+    int32_t sum = 0;
 #pragma unroll
     for (int e = 0; e < 2; e++) {
-        s.codes[h][4 * ((2 * (i % 4) + e) ^ (h & 7)) + c] =
-            decode4_signed(low, high, bits.codes[0] >> (16 * e));
+        const uint32_t code = decode4_signed(low, high, q.bits >> (16 * e));
+        s.codes[h][4 * ((2 * (i % 4) + e) ^ (h & 7)) + c] = code;
+        sum = __dp4a((int32_t)code, 0x01010101, sum);
     }
-    const float w = __fmul_rn(bits.weight[0], tamis_ue8m0(scales.largest));
+    const bool fits = store_bias(s.bias, sum);
+    const float w =
+        __fmul_rn(q.weight_of(a.query.weights_type, a.numerics), tamis_ue8m0(scales.largest));
     const float weight = __fmul_rn(w, kWeightUnit);
     if (i == 0) {
         s.weights[h % 8 / 2][h / 8 * 2 + h % 2] = weight;
     }
-    if (threadIdx.x < 4) {
-        s.tables[threadIdx.x] = raised_table(8u >> threadIdx.x);
-    }
     asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
-    return __syncthreads_and(!scales.wide && scales.largest != TAMIS_SCALE_NAN &&
-                             __fmul_rn(weight, 1.0f / kWeightUnit) == w); /* false for NaN */
+    return fits && !scales.wide && scales.largest != TAMIS_SCALE_NAN &&
+           __fmul_rn(weight, 1.0f / kWeightUnit) == w; /* false for NaN */
 }
 
 /* ---- K ---- */
@@ -93,10 +170,68 @@ __device__ inline bool put_place(SplitWarp &s, const tamis_k_cache &k, const Lis
     return p.visible == kBlock;
 }
 
-/* Copies of one step after another. */
+/* A warp's blocks behind its first 32. */
+struct SplitRest {
+    int32_t ids[kSplitBlocks / 32];
+    uint32_t wheres[kSplitBlocks / 32];
+
+    __device__ void load(const Listed &list, int32_t at, int each) {
+        const int lane = threadIdx.x & 31;
+#pragma unroll
+        for (int g = 1; g < kSplitBlocks / 32; g++) {
+            const int32_t i = at + 32 * g + lane;
+            ids[g] = -1;
+            wheres[g] = 0;
+            if (32 * g + lane < each && i < list.count) {
+                asm volatile("ld.global.nc.u32 %0,[%1];" : "=r"(ids[g]) : "l"(list.blocks + i));
+                if (list.physical) {
+                    asm volatile("ld.global.nc.u32 %0,[%1];"
+                                 : "=r"(wheres[g])
+                                 : "l"(list.physical + i));
+                }
+            }
+        }
+    }
+    __device__ bool put(SplitWarp &s, const tamis_k_cache &k, const Listed &list, int32_t at,
+                        int each) const {
+        bool whole = true;
+#pragma unroll
+        for (int g = 1; g < kSplitBlocks / 32; g++) {
+            if (32 * g < each) {
+                const int32_t i = 32 * g + (int)(threadIdx.x & 31);
+                const bool seen = (uint32_t)ids[g] <= (uint32_t)(list.length - 1) / kBlock;
+                const int32_t id = seen ? ids[g] : -1;
+                const uint32_t where = list.physical ? wheres[g] : listed_where(list, at + i, id);
+                whole &= put_place(s, k, list, i, id, seen ? where : 0) || i >= each;
+            }
+        }
+        return whole;
+    }
+};
+
+/* The lane's 16 bytes of two blocks. */
+struct SplitHalf {
+    uint4 x, y;
+};
+
+/* What a warp has of K, or waits for: two steps of two halves, and the lane's own scales. */
+struct SplitAhead {
+    SplitHalf half[4];
+    uint32_t scales[2];
+};
+
+__device__ inline uint4 load_block(const uint8_t *from) {
+    uint4 x;
+    asm volatile("ld.global.nc.v4.u32 {%0,%1,%2,%3},[%4];"
+                 : "=r"(x.x), "=r"(x.y), "=r"(x.z), "=r"(x.w)
+                 : "l"(from));
+    return x;
+}
+
+/* Loads of one step after another. */
 struct SplitKeys {
     const uint8_t *codes, *scales; /* of the lane, in any block */
-    uint32_t places, own; /* where the next step's places lie, and the lane's own scales' */
+    uint32_t places, own;          /* where this step's places lie, and the lane's own scales' */
 
     __device__ SplitKeys(const SplitWarp &s, const uint8_t *base) {
         const uint32_t lane = threadIdx.x & 31;
@@ -105,65 +240,67 @@ struct SplitKeys {
         places = (uint32_t)__cvta_generic_to_shared(s.codes);
         own = (uint32_t)__cvta_generic_to_shared(s.scales + (lane & 3));
     }
-    /* `ahead`: steps from the next one. */
-    __device__ void copy(uint32_t to, uint32_t to_scales, int ahead) const {
-        const uint4 at = load_shared(places + 16 * ahead);
-        const uint32_t from[4] = {at.x, at.y, at.z, at.w};
-        uint32_t word;
-        asm volatile("ld.shared.u32 %0,[%1];" : "=r"(word) : "r"(own + 16 * ahead));
-#pragma unroll
-        for (int b = 0; b < 4; b++) {
-            asm volatile("cp.async.cg.shared.global [%0],[%1],16;" ::"r"(to + 512 * b),
-                         "l"(codes + (uint64_t)from[b] * 16)
-                         : "memory");
-        }
-        asm volatile("cp.async.ca.shared.global [%0],[%1],4;" ::"r"(to_scales),
-                     "l"(scales + (uint64_t)word * 16)
-                     : "memory");
+    /* half, step: from this step's first. */
+    __device__ void load(SplitHalf &to, int half) const {
+        uint32_t x, y;
+        asm volatile("ld.shared.v2.u32 {%0,%1},[%2];" : "=r"(x), "=r"(y) : "r"(places + 8 * half));
+        to.x = load_block(codes + (uint64_t)x * 16);
+        to.y = load_block(codes + (uint64_t)y * 16);
     }
-    __device__ static void commit() {
-        asm volatile("cp.async.commit_group;" ::: "memory");
+    __device__ void load_scales(uint32_t &to, int step) const {
+        uint32_t at;
+        asm volatile("ld.shared.u32 %0,[%1];" : "=r"(at) : "r"(own + 16 * step));
+        asm volatile("ld.global.nc.u32 %0,[%1];" : "=r"(to) : "l"(scales + (uint64_t)at * 16));
+    }
+    __device__ void begin(SplitAhead &ahead, int32_t steps) const {
+#pragma unroll
+        for (int t = 0; t < 2; t++) {
+            if (t < steps) {
+                load_scales(ahead.scales[t], t);
+                load(ahead.half[2 * t], 2 * t);
+                load(ahead.half[2 * t + 1], 2 * t + 1);
+            }
+        }
+    }
+    __device__ void advance() {
+        places += 16;
+        own += 16;
     }
 };
+
+/* As decode_pair, of tables around 96. */
+__device__ inline void decode_unsigned(uint32_t (&a)[4][4], const SplitHalf &k, const Table &tx,
+                                       const Table &ty) {
+    const uint32_t xs[4] = {k.x.x, k.x.y, k.x.z, k.x.w}, ys[4] = {k.y.x, k.y.y, k.y.z, k.y.w};
+#pragma unroll
+    for (int j = 0; j < 4; j++) {
+        uint32_t bx = xs[j] & 0x77777777u, by = ys[j] & 0x77777777u;
+        a[j][0] = decode4_biased(tx, xs[j], bx);
+        a[j][1] = decode4_biased(ty, ys[j], by);
+        a[j][2] = decode4_biased(tx, upper_half(xs[j]), upper_half(bx));
+        a[j][3] = decode4_biased(ty, upper_half(ys[j]), upper_half(by));
+    }
+}
 
 /* ---- scores ---- */
 
 /* What a warp keeps while it scores. */
 struct SplitScorer {
     Weights weights;
-    uint32_t unit;
+    uint32_t unit, tables;
     Chains chains;
 
-    __device__ explicit SplitScorer(const SplitMemory &s)
-        : weights(load_weights(s.weights)), unit(kept(16u << (8 * (threadIdx.x & 3)))) {
+    __device__ explicit SplitScorer(const SplitWarp &s)
+        : unit(kept(16u << (8 * (threadIdx.x & 3)))),
+          tables((uint32_t)__cvta_generic_to_shared(s.tables)) {
     }
-
     __device__ Table table(uint32_t depths, int b) const {
-        constexpr uint32_t tables = kSharedBase + (uint32_t)offsetof(SplitMemory, tables);
         const uint4 t = load_shared(add_bytes(tables, __shfl_sync(kAll, depths, b, 4), unit));
         return {t.x, t.y, t.z, t.w};
     }
-
-    /* The score of the lane's position of a step that is there; not 0: the position is wide. */
-    __device__ float score(uint32_t from, uint32_t scales, uint32_t &wide) const {
-        uint32_t word, d0[16], d1[16], t[4][4];
-        float p[4];
-        asm volatile("ld.shared.u32 %0,[%1];" : "=r"(word) : "r"(scales));
-        const TurnScales own = turn_scales(word);
-        wide = own.wide;
-        decode_pair(t, load_shared(from), load_shared(from + 512), table(own.depths, 0),
-                    table(own.depths, 1));
-        multiply_query(d0, t);
-        const uint4 x = load_shared(from + 1024), y = load_shared(from + 1536);
-        const Table tx = table(own.depths, 2), ty = table(own.depths, 3);
-        multiply_wait<0>(d0);
-        decode_pair(t, x, y, tx, ty);
-        multiply_query(d1, t);
-        weigh_signed(weights, d0, p[0], p[1]);
-        multiply_wait<0>(d1);
-        weigh_signed(weights, d1, p[2], p[3]);
-        float scale = __uint_as_float(max(own.largest << 23, 0x00400000u)); /* 2^-127: subnormal */
-        scale = (own.largest & 255u) == TAMIS_SCALE_NAN ? __uint_as_float(TAMIS_NAN_BITS) : scale;
+    __device__ float finish(const float (&p)[4], uint32_t largest) const {
+        float scale = __uint_as_float(max(largest << 23, 0x00400000u)); /* 2^-127: subnormal */
+        scale = (largest & 255u) == TAMIS_SCALE_NAN ? __uint_as_float(TAMIS_NAN_BITS) : scale;
         return __fmul_rn(chains.add(p), scale);
     }
 };
@@ -174,59 +311,87 @@ struct SplitRun {
     bool plain;        /* all blocks are there, with all positions, and nothing is rounded */
 };
 
+/* Where keys go: of step t, to `to`, the lane's place of step 0's. */
+template <bool kPlain> struct SplitSink {
+    int32_t left;     /* blocks of the row from the warp's first one on */
+    uint32_t visible; /* where the lane's positions of a block lie */
+    bool round;
+    uint32_t wide; /* not 0: a position was */
+
+    __device__ void put(int32_t t, uint32_t *to, float score, uint32_t is_wide) {
+        if (kPlain) {
+            wide |= is_wide;
+            *to = pool_key(score);
+            return;
+        }
+        uint32_t seen;
+        asm volatile("ld.shared.u8 %0,[%1];" : "=r"(seen) : "r"(visible + 4 * t));
+        const bool live = (threadIdx.x & 31) / 4 < seen;
+        score = round ? tamis_round_bf16(score) : score;
+        wide |= live ? is_wide : 0;
+        if (4 * t < left) {
+            *to = live ? pool_key(score) : 0;
+        }
+    }
+};
+
 /*
- * The keys of the warp's steps to `to`, the lane's place of the first one's; whether a position was
- * wide. K of the first kSplitStages - 1 steps was asked for.
+ * The keys of the warp's steps to `to`, the lane's place of the first one's. a: the first half,
+ * decoded; own: the first step's scales. A half is multiplied while the one before is weighed; the
+ * next step's tables are asked for under a step's last product.
  */
-__device__ inline bool score_run(const SplitWarp &s, const Listed &list, const SplitRun &run,
-                                 bool round, const SplitScorer &scorer, SplitKeys keys,
-                                 uint32_t *to) {
-    constexpr uint32_t kStage = sizeof(SplitStage);
-    const uint32_t lane = threadIdx.x & 31;
-    uint32_t now = (uint32_t)__cvta_generic_to_shared(&s.ring[0].codes[0][lane]);
-    uint32_t other = now + 2 * kStage, any = 0;
-    const uint32_t own = kept((uint32_t)__cvta_generic_to_shared(&s.ring[0].scales[lane]) - now);
-    const uint32_t visible = (uint32_t)__cvta_generic_to_shared(&s.visible[lane & 3]);
-    auto one = [&](int32_t t, int half) {
-        uint32_t wide;
-        asm volatile("cp.async.wait_group %0;" ::"n"(kSplitStages - 2) : "memory");
-        if (t + kSplitStages - 1 < run.steps) {
-            const uint32_t free = half ? now : other + kStage;
-            keys.copy(free, free + own, half + kSplitStages - 1);
-        }
-        keys.commit();
-        const uint32_t from = now + half * kStage;
-        float score = scorer.score(from, from + own, wide);
-        if (run.plain) {
-            to[32 * half] = pool_key(score);
-        } else {
-            uint32_t seen;
-            asm volatile("ld.shared.u8 %0,[%1];" : "=r"(seen) : "r"(visible + 4 * t));
-            const bool live = lane / 4 < seen;
-            score = round ? tamis_round_bf16(score) : score;
-            wide = live ? wide : 0;
-            if (run.at + 4 * t < list.count) {
-                to[32 * half] = live ? pool_key(score) : 0;
-            }
-        }
-        any |= wide;
+template <bool kPlain>
+__device__ inline bool score_run(const SplitRun &run, SplitSink<kPlain> sink,
+                                 const SplitScorer &scorer, SplitKeys keys, SplitAhead &ahead,
+                                 uint32_t (&a)[4][4], TurnScales own, uint32_t *to) {
+    uint32_t d0[16], d1[16];
+    Table tx, ty;
+    TurnScales before = {};
+    float p[4];
+    auto put = [&](int32_t t, uint32_t *at) {
+        weigh_signed(scorer.weights, d1, p[2], p[3]);
+        sink.put(t, at, scorer.finish(p, before.largest), before.wide);
     };
+    auto step = [&](int32_t t, int slot) {
+        const bool more = t + 2 < run.steps;
+        multiply_query(d0, a);
+        keys.advance();
+        if (more) {
+            keys.load(ahead.half[2 * slot], 2);
+            keys.load_scales(ahead.scales[slot], 1);
+        }
+        if (t > 0) {
+            put(t - 1, to + (slot ? 0 : 32));
+        }
+        tx = scorer.table(own.depths, 2);
+        ty = scorer.table(own.depths, 3);
+        multiply_wait<0>(d0);
+        decode_unsigned(a, ahead.half[2 * slot + 1], tx, ty);
+        multiply_query(d1, a);
+        if (more) {
+            keys.load(ahead.half[2 * slot + 1], 3);
+        }
+        weigh_signed(scorer.weights, d0, p[0], p[1]);
+        before = own;
+        own = turn_scales(ahead.scales[slot ^ 1]);
+        tx = scorer.table(own.depths, 0);
+        ty = scorer.table(own.depths, 1);
+        multiply_wait<0>(d1);
+    };
+    step(0, 0);
 #pragma unroll 1
-    for (int32_t t = 0; t < run.steps; t += 2) {
-        one(t, 0);
+    for (int32_t t = 1; t < run.steps; t += 2) {
+        decode_unsigned(a, ahead.half[2], tx, ty);
+        step(t, 1);
         if (t + 1 == run.steps) {
             break;
         }
-        one(t + 1, 1);
-        const uint32_t next = other;
-        other = now;
-        now = next;
-        keys.places += 32;
-        keys.own += 32;
+        decode_unsigned(a, ahead.half[0], tx, ty);
+        step(t + 1, 0);
         to += 64;
     }
-    asm volatile("cp.async.wait_all;" ::: "memory");
-    return any != 0;
+    put(run.steps - 1, to + (run.steps % 2 ? 0 : 32));
+    return sink.wide != 0;
 }
 
 /* The blocks first .. end - 1 that score_run leaves. Apart, for the registers it takes. */
@@ -246,60 +411,55 @@ __device__ __noinline__ void score_run_slowly(const tamis_sparse_mqa_logits_args
  * which has `steps` steps of blocks; first: the lane's first block. Whole CTA.
  */
 __device__ inline void score_split(const tamis_sparse_mqa_logits_args &a, const Listed &list,
-                                   int place, int steps, SplitMemory &s, const FirstBlock &first) {
+                                   int place, int steps, SplitMemory &s, const FirstBlock &first,
+                                   SplitQuery &query) {
     const int lane = threadIdx.x & 31, each = kStepBlocks * steps;
     const int lead = place - (int)threadIdx.x / 32 % 4 * (int)gridDim.x; /* of the warp's four */
     const int64_t r = blockIdx.y;
-    uint32_t *const row_keys = (uint32_t *)a.logits + r * a.logits_stride;
-    /* Before K, behind which it would wait. */
-    const auto bits = load_query_bits<kSplitThreads>(a.query, r, a.numerics);
     SplitWarp &warp = s.warps[threadIdx.x / 32];
-    SplitRun run = {place * each, min(steps, steps_of(list.count) - lead * steps), true};
-    SplitKeys keys(warp, a.k.codes);
-    constexpr uint32_t kStage = sizeof(SplitStage);
-    const uint32_t ring = (uint32_t)__cvta_generic_to_shared(&warp.ring[0].codes[0][lane]);
-    const uint32_t own = (uint32_t)__cvta_generic_to_shared(&warp.ring[0].scales[lane]);
-    int32_t ids[kSplitBlocks / 32];
-    uint32_t wheres[kSplitBlocks / 32];
-#pragma unroll
-    for (int g = 1; g < kSplitBlocks / 32; g++) {
-        const int32_t i = run.at + 32 * g + lane;
-        ids[g] = -1;
-        wheres[g] = 0;
-        if (32 * g + lane < each && i < list.count) {
-            ids[g] = __ldg(list.blocks + i);
-            wheres[g] = list.physical ? (uint32_t)__ldg(list.physical + i) : 0;
-        }
+    /* The same for all lanes, and ptxas sees it. */
+    const int32_t taken = __reduce_max_sync(kAll, min(steps, steps_of(list.count) - lead * steps));
+    SplitRun run = {place * each, taken, true};
+    SplitRest rest;
+    SplitAhead ahead = {};
+    const SplitKeys keys(warp, a.k.codes);
+    /* Before K, behind which they would wait. */
+    query.load(a.query.weights_type);
+    if (each > 32) {
+        rest.load(list, run.at, each);
     }
     bool whole = put_place(warp, a.k, list, lane, first.id, first.where) || lane >= each;
-    __syncwarp();
-#pragma unroll
-    for (int i = 0; i < kSplitStages - 1; i++) {
-        if (i < run.steps) {
-            keys.copy(ring + i * kStage, own + i * kStage, i);
-        }
-        keys.commit();
+    if (lane < 4) {
+        warp.tables[lane] = table_of(8u >> lane);
     }
-#pragma unroll
-    for (int g = 1; g < kSplitBlocks / 32; g++) {
-        if (32 * g < each) {
-            const int32_t i = 32 * g + lane;
-            const bool seen = (uint32_t)ids[g] <= (uint32_t)(list.length - 1) / kBlock;
-            const int32_t next = seen ? ids[g] : -1;
-            const uint32_t at = list.physical ? wheres[g] : listed_where(list, run.at + i, next);
-            whole &= put_place(warp, a.k, list, i, next, seen ? at : 0) || i >= each;
-        }
+    __syncwarp();
+    keys.begin(ahead, run.steps);
+    const bool good = store_split_query(s, query, a);
+    if (each > 32) {
+        whole &= rest.put(warp, a.k, list, run.at, each);
     }
     const bool round = a.numerics == TAMIS_NUMERICS_BF16;
     run.plain = __all_sync(kAll, whole) && !round;
+    SplitScorer scorer(warp);
+    uint32_t half[4][4];
+    const TurnScales own = turn_scales(ahead.scales[0]);
+    decode_unsigned(half, ahead.half[0], scorer.table(own.depths, 0), scorer.table(own.depths, 1));
     const bool based = (uint32_t)__cvta_generic_to_shared(&s) == kSharedBase;
-    const bool fast = store_split_query(s, bits) && based;
-    bool left = true;
-    if (fast) {
-        left = score_run(warp, list, run, round, SplitScorer(s), keys,
-                         row_keys + run.at * kBlock + 8 * (lane & 3) + lane / 4);
-    } else {
-        asm volatile("cp.async.wait_all;" ::: "memory");
+    const bool fast = __syncthreads_and(good) && based;
+    bool left = !fast;
+    if (fast && run.steps > 0) {
+        scorer.weights = load_weights(s.weights);
+        uint32_t *const to = (uint32_t *)a.logits + r * a.logits_stride + run.at * kBlock +
+                             8 * (lane & 3) + lane / 4;
+        const uint32_t visible = (uint32_t)__cvta_generic_to_shared(&warp.visible[lane & 3]);
+        auto score = [&](auto sink) {
+            left = score_run(run, sink, scorer, keys, ahead, half, own, to);
+        };
+        if (run.plain) {
+            score(SplitSink<true>{});
+        } else {
+            score(SplitSink<false>{list.count - run.at, visible, round, 0});
+        }
     }
     if (__any_sync(kAll, left)) {
         score_run_slowly(a, r, run.at, run.at + each, !fast);
@@ -322,9 +482,10 @@ extern "C" __global__ void __launch_bounds__(tamis::kSplitThreads, 1)
     hopper::SplitMemory &s = *(hopper::SplitMemory *)memory;
     const int place = (int)threadIdx.x / 32 * (int)gridDim.x + (int)blockIdx.x;
     const int at = place * kStepBlocks * steps + (int)(threadIdx.x & 31);
+    hopper::SplitQuery query(a.query, blockIdx.y);
     consume_split(a, out, done, taken, gate, at, s.row, s.lists,
                   [&](const Listed &list, const FirstBlock &first) {
-                      hopper::score_split(a, list, place, steps, s, first);
+                      hopper::score_split(a, list, place, steps, s, first, query);
                   });
 }
 

@@ -38,6 +38,23 @@ __device__ inline void multiply_async(uint32_t (&d)[16], const uint32_t (&a)[4],
                  : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "n"(kAdd));
 }
 
+/* As multiply_async, to what is there, of unsigned bytes. */
+__device__ inline void multiply_unsigned(uint32_t (&d)[16], const uint32_t (&a)[4], uint64_t b) {
+    asm volatile("wgmma.mma_async.sync.aligned.m64n32k32.s32.u8.s8 {"
+                 "%0,%1,%2,%3,%4,%5,%6,%7,%8,%9,%10,%11,%12,%13,%14,%15},"
+                 "{%16,%17,%18,%19},%20,1;"
+                 : TAMIS_LINE16(d, 0)
+                 : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b));
+}
+
+/* The same of a matrix in shared memory: d begins with it. */
+__device__ inline void multiply_constants(uint32_t (&d)[16], uint64_t a, uint64_t b) {
+    asm volatile("wgmma.mma_async.sync.aligned.m64n32k32.s32.u8.s8 {"
+                 "%0,%1,%2,%3,%4,%5,%6,%7,%8,%9,%10,%11,%12,%13,%14,%15},%16,%17,0;"
+                 : TAMIS_LINE16(d, 0)
+                 : "l"(a), "l"(b));
+}
+
 template <int kAdd>
 __device__ inline void multiply_async(uint32_t (&d)[32], const uint32_t (&a)[4], uint64_t b) {
     asm volatile("wgmma.mma_async.sync.aligned.m64n64k32.s32.s8.s8 {"
