@@ -263,10 +263,10 @@ static void tied(const request *requests, int32_t count, int32_t topk, int32_t b
 }
 
 static void ties(void **state) {
-    static const request many[] = {{9000, 400}}, more[] = {{9000, 270}}, some[] = {{9000, 200}},
+    static const request many[] = {{9000, 340}}, more[] = {{9000, 270}}, some[] = {{9000, 200}},
                          few[] = {{9000, 128}},
                          from_pages[] = {{9000, 70}, {8000, 70}, {9000, 70}, {7000, 70}},
-                         in_groups[] = {{1300, 120}, {1400, 120}, {1300, 120}},
+                         long_lists[] = {{9000, 100}, {8500, 100}, {8400, 70}},
                          released[] = {{17000, 270}};
     (void)state;
     seed(268);
@@ -275,7 +275,7 @@ static void ties(void **state) {
     tied(some, COUNT(some), 200, 600);
     tied(few, COUNT(few), 200, 1100);
     tied(from_pages, COUNT(from_pages), 200, 600);
-    tied(in_groups, COUNT(in_groups), 200, 150);
+    tied(long_lists, COUNT(long_lists), 200, 1024);
     tied(released, COUNT(released), 512, 2048);
 }
 

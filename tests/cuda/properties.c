@@ -233,7 +233,7 @@ static void test_many_rows(void) {
     REQUIRE(device.cuda->multiprocessors * 2 <= MANY, "a GPU larger than the test");
     require_rows(MANY, 301, 5003);
     require_rows(1100, 301, 5003); /* pairs of rows with everything and with nothing in common */
-    require_rows(400, 301, 5003);  /* more than multiprocessors, and a CTA for each */
+    require_rows(300, 1024, 9003); /* lists too long for a warpgroup each */
     require_rows(150, 301, 5003);
     require_rows(1, 2048, 40003);
     require_rows(2, 2047, 40003);

@@ -294,7 +294,7 @@ tamis_status tamis_cuda_queue_consume(const tamis_cuda *cuda,
     const int32_t *none = NULL;
     void *parameters[] = {&a, &out, (void *)&none};
     int64_t columns = a.width * a.block_size;
-    const int64_t from = tamis_cuda_groups_from(cuda, raised != NULL, raised && !taken);
+    const int64_t from = tamis_cuda_groups_from(cuda, a.width, raised != NULL, raised && !taken);
     int split = tamis_cuda_consume_is_split(score, done, from);
     if (!taken && tamis_cuda_consume_goes_in_waves(cuda, score, &out, done, raised)) {
         return queue_waves(cuda, score, &out, raised, done, stream, error);

@@ -97,8 +97,9 @@ int tamis_cuda_consume_goes_in_waves(const tamis_cuda *cuda,
                                      const tamis_sparse_mqa_logits_args *score,
                                      const tamis_selection *out, const uint32_t *done,
                                      const tamis_raised_k *raised);
-/* From so many rows on; fewer where K of all of them (whole) or of some is decoded. */
-int64_t tamis_cuda_groups_from(const tamis_cuda *cuda, int decoded, int whole);
+/* From so many rows of lists of `width` blocks on; fewer where K of all of them (whole) or of some
+ * is decoded. */
+int64_t tamis_cuda_groups_from(const tamis_cuda *cuda, int64_t width, int decoded, int whole);
 enum { TAMIS_CUDA_GROUPS_FROM = 264 }; /* at least */
 /* Whether rows whose K is decoded have a kernel of several warpgroups, and then both of a consumer
  * by it: done gets which rows it took; NULL: it takes all. */

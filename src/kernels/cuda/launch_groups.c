@@ -13,7 +13,8 @@
 enum {
     PAGES_CTAS = 5, /* of a multiprocessor, where most rows are done */
     REST_CTAS = 2,
-    MIXED_FROM = 320,  /* rows of steps that may have some decoded K */
+    LONG_LISTS = 1024, /* blocks; those of a source's own selection are shorter */
+    MIXED_FROM = 512,  /* rows of steps that may have some decoded K */
     PAGES_FROM = 1024, /* and of those that have none */
     /* A row more than one, or two, a multiprocessor would make all wait for its own: so much of
      * that wave is left for decode.cu, by which rows share multiprocessors. */
@@ -39,8 +40,8 @@ static int fits(const tamis_cuda *cuda, const tamis_sparse_mqa_logits_args *scor
            out->topk <= TAMIS_CONSUME_MAX_TOPK && score->logits_type == TAMIS_F32;
 }
 
-int64_t tamis_cuda_groups_from(const tamis_cuda *cuda, int decoded, int whole) {
-    if (cuda->kernels[TAMIS_CUDA_consume_split_sm90] == NULL || whole) {
+int64_t tamis_cuda_groups_from(const tamis_cuda *cuda, int64_t width, int decoded, int whole) {
+    if (cuda->kernels[TAMIS_CUDA_consume_split_sm90] == NULL || width < LONG_LISTS || whole) {
         return TAMIS_CUDA_GROUPS_FROM;
     }
     return decoded ? MIXED_FROM : PAGES_FROM;

@@ -344,8 +344,8 @@ static tamis_status queue_tiles(const tamis_layer_run *run, int64_t most, queue_
     return TAMIS_OK;
 }
 
-static int64_t groups_from(const tamis_layer_run *run) {
-    return tamis_cuda_groups_from(run->plan->cuda, run->decoded, run->whole);
+static int64_t groups_from(const tamis_layer_run *run, int64_t width) {
+    return tamis_cuda_groups_from(run->plan->cuda, width, run->decoded, run->whole);
 }
 
 typedef block_list list_of(const tamis_layer_run *run, const row_tile *t);
@@ -362,8 +362,8 @@ static tamis_status queue_listed(tamis_layer_run *run, list_of *list, queue_tile
     tamis_topk_args topk = topk_of(run, &last, l);
     tamis_sparse_mqa_logits_args score = listed_of(run, &last, l, &topk);
     const tamis_tiling sparse = tamis_cuda_sparse_tiling(plan->indexer, &plan->limits, l.width);
-    const int grouped =
-        tamis_cuda_consume_is_grouped(plan->cuda, &score, &topk.selection, groups_from(run));
+    const int grouped = tamis_cuda_consume_is_grouped(plan->cuda, &score, &topk.selection,
+                                                      groups_from(run, l.width));
     score.logits_stride = sparse.each / 4;
     if (!grouped || (run->whole && rows <= sparse.rows &&
                      tamis_cuda_consume_goes_in_waves(plan->cuda, &score, &topk.selection,
@@ -429,9 +429,9 @@ static int is_one_split(tamis_layer_run *run) {
     tamis_topk_args topk = topk_of(run, &t, l);
     tamis_sparse_mqa_logits_args score = listed_of(run, &t, l, &topk);
     return rows <= run->tiling.rows &&
-           tamis_cuda_consume_is_split(&score, run->plan->done, groups_from(run)) &&
+           tamis_cuda_consume_is_split(&score, run->plan->done, groups_from(run, l.width)) &&
            !tamis_cuda_consume_is_grouped(run->plan->cuda, &score, &topk.selection,
-                                          groups_from(run));
+                                          groups_from(run, l.width));
 }
 
 tamis_status tamis_cuda_consumer_run(tamis_cuda_plan *plan, const tamis_step *step,
