@@ -178,12 +178,14 @@ bool check(const Shape &s, uint64_t seed) {
     c.topk.logits = want.logits;
     c.topk.selection = want.selection;
     int64_t n = (int64_t)s.rows * s.topk;
-    for (Outputs *o : {&want, &got}) {
-        CHECK(cudaMemset(o->selection.positions, 0x5A, (size_t)n * 4));
-        CHECK(cudaMemset(o->selection.slots, 0x5A, (size_t)n * 8));
-        CHECK(cudaMemset(o->selection.scores, 0x5A, (size_t)n * 4));
-        CHECK(cudaMemset(o->selection.counts, 0x5A, (size_t)s.rows * 4));
-    }
+    auto spoil = [&](const tamis_selection &out, int byte) {
+        CHECK(cudaMemset(out.positions, byte, (size_t)n * 4));
+        CHECK(cudaMemset(out.slots, byte, (size_t)n * 8));
+        CHECK(cudaMemset(out.scores, byte, (size_t)n * 4));
+        CHECK(cudaMemset(out.counts, byte, (size_t)s.rows * 4));
+    };
+    spoil(want.selection, 0x5A);
+    spoil(got.selection, 0x5A);
     topk(c.topk);
     /* topk, one kernel, Hopper's from pages, from decoded K, and by two and four warpgroups */
     for (int how : {0, 1, 2, 3, 4, 5, 6}) {
@@ -194,7 +196,7 @@ bool check(const Shape &s, uint64_t seed) {
         if (how >= 2 && (s.topk > TAMIS_CONSUME_MAX_TOPK || s.round)) {
             continue;
         }
-        if (groups > 1) { /* all rows; done says which of them from decoded K */
+        if (groups > 1) { /* once to count which rows come from decoded K, then all rows */
             tamis_sparse_mqa_logits_args a = c.score;
             a.logits_stride = (c.columns + 31) / 32 * 32;
             a.logits = c.keep(on_device(std::vector<uint32_t>((size_t)(s.rows * a.logits_stride))));
@@ -206,6 +208,8 @@ bool check(const Shape &s, uint64_t seed) {
                 (how == 5 ? four_rows : two_rows) += d == 1;
                 slow_rows += d == 0;
             }
+            spoil(got.selection, 0xA5);
+            consume_raised(a, got.selection, nullptr, raised, groups);
         } else if (how >= 2) {
             CHECK(cudaMemset(got.logits, 0x5A, (size_t)got.logits_bytes));
             int32_t *words = (int32_t *)got.logits;
@@ -235,10 +239,7 @@ bool check(const Shape &s, uint64_t seed) {
         good &= same("slots", want.selection.slots, got.selection.slots, n, s.topk, s);
         good &= same("selected scores", (uint32_t *)want.selection.scores,
                      (uint32_t *)got.selection.scores, n, s.topk, s);
-        CHECK(cudaMemset(got.selection.positions, 0xA5, (size_t)n * 4));
-        CHECK(cudaMemset(got.selection.slots, 0xA5, (size_t)n * 8));
-        CHECK(cudaMemset(got.selection.scores, 0xA5, (size_t)n * 4));
-        CHECK(cudaMemset(got.selection.counts, 0xA5, (size_t)s.rows * 4));
+        spoil(got.selection, 0xA5);
     }
     return good;
 }

@@ -107,12 +107,12 @@ uint8_t *page_scales(const tamis_k_cache *c, int64_t slot) {
     return page + c->page_size * 64 + slot % c->page_size * 4;
 }
 
-layers *close_layers(shape s, const request *requests, int32_t count) {
+static layers *scaled_layers(shape s, const request *requests, int32_t count, int odd) {
     layers *l = layers_make(s, requests, count);
     for (int k = 0; k < 2; k++) {
         const tamis_k_cache *c = &l->keys[k].cache;
         for (int64_t i = 0; i < c->size * c->page_size; i++) {
-            put_scales(page_scales(c, i), 90);
+            put_scales(page_scales(c, i), odd);
         }
     }
     for (int32_t layer = 0; layer < LAYERS; layer++) {
@@ -123,6 +123,14 @@ layers *close_layers(shape s, const request *requests, int32_t count) {
         }
     }
     return l;
+}
+
+layers *close_layers(shape s, const request *requests, int32_t count) {
+    return scaled_layers(s, requests, count, 90);
+}
+
+layers *closer_layers(shape s, const request *requests, int32_t count) {
+    return scaled_layers(s, requests, count, 1 << 24);
 }
 
 /* ---- twins ---- */

@@ -39,8 +39,10 @@ void gpu_call(int result, const char *what);
 /* The four scales of a slot of MXFP4 pages of 128 dims. */
 uint8_t *page_scales(const tamis_k_cache *c, int64_t slot);
 /* Layers of 32 heads of 128 and pages, K and queries of which have scales that lie close together,
- * but for some. */
+ * but for some: among many listed positions there is one, so that their row is not selected from
+ * decoded K. Of the closer ones K has none. */
 layers *close_layers(shape s, const request *requests, int32_t count);
+layers *closer_layers(shape s, const request *requests, int32_t count);
 
 /* Layers whose arrays lie on the device. */
 typedef struct twin {

@@ -195,10 +195,12 @@ static void same(void **state) {
                 "mixed requests");
     }
     static const request few[] = {{700, 128}}, some[] = {{700, 128}, {650, 5}},
-                         one_more[] = {{700, 128}, {650, 1}}, many[] = {{90, 1}, {5000, 640}};
+                         one_more[] = {{700, 128}, {650, 1}}, wave[] = {{700, 255}, {650, 1}},
+                         many[] = {{90, 1}, {5000, 640}};
     seed(250);
     compare(s, few, COUNT(few), TAMIS_SPARSE_ON, 0, "few rows");
     compare(s, one_more, COUNT(one_more), TAMIS_SPARSE_ON, 0, "few rows and another's");
+    compare(s, wave, COUNT(wave), TAMIS_SPARSE_ON, 0, "a wave with another's row");
     compare(s, some, COUNT(some), TAMIS_SPARSE_ON, 0, "some rows");
     compare(s, many, COUNT(many), TAMIS_SPARSE_ON, 0, "one request");
     s.topk_blocks = 0;
@@ -224,7 +226,7 @@ static void falling_rows(int32_t rows, int32_t blocks) {
     enum { HIGH = 600 };
     shape s = {TAMIS_K_MXFP4_PAGE, 64, 32, 128, 200, blocks, 8, 1, TAMIS_NUMERICS_EXACT};
     seed(265 + (uint64_t)rows);
-    layers *l = close_layers(s, one, 1);
+    layers *l = closer_layers(s, one, 1);
     for (int k = 0; k < 2; k++) {
         const keys *own = &l->keys[k];
         for (int64_t r = own->start[0] + HIGH; r < own->start[1]; r++) {
@@ -250,7 +252,7 @@ static void falling(void **state) {
  * floor is guessed. */
 static void tied(const request *requests, int32_t count, int32_t topk, int32_t blocks) {
     shape s = {TAMIS_K_MXFP4_PAGE, 64, 32, 128, topk, blocks, 8, 1, TAMIS_NUMERICS_EXACT};
-    layers *l = close_layers(s, requests, count);
+    layers *l = closer_layers(s, requests, count);
     for (int k = 0; k < 2; k++) {
         const tamis_k_cache *c = &l->keys[k].cache;
         for (int64_t i = 0; i < c->size * c->page_size; i++) {

@@ -5,6 +5,7 @@
 
 #include <tamis/tamis.h>
 
+#include "kernels/cuda/consume_args.h"
 #include "kernels/cuda/driver.h"
 
 enum {

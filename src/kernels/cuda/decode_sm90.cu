@@ -38,6 +38,8 @@ struct SplitMemory {
     uint32_t codes[32][32]; /* of the query: as FastQuery's, in the 128-byte swizzle */
     SplitBias bias;
     float weights[4][8]; /* of chain c: heads 2 c, 2 c + 1, 8 + 2 c, .. */
+    /* Of each warp: all blocks are there, with all positions, and nothing is rounded. */
+    alignas(4) uint8_t plain[kSplitWarps];
     SplitRow row;
     union {
         SplitWarp warps[kSplitWarps];
@@ -308,7 +310,6 @@ struct SplitScorer {
 /* Steps that a warp takes, while others of its four have any. */
 struct SplitRun {
     int32_t at, steps; /* first block; steps of all four */
-    bool plain;        /* all blocks are there, with all positions, and nothing is rounded */
 };
 
 /* Where keys go: of step t, to `to`, the lane's place of step 0's. */
@@ -419,7 +420,7 @@ __device__ inline void score_split(const tamis_sparse_mqa_logits_args &a, const 
     SplitWarp &warp = s.warps[threadIdx.x / 32];
     /* The same for all lanes, and ptxas sees it. */
     const int32_t taken = __reduce_max_sync(kAll, min(steps, steps_of(list.count) - lead * steps));
-    SplitRun run = {place * each, taken, true};
+    const SplitRun run = {place * each, taken};
     SplitRest rest;
     SplitAhead ahead = {};
     const SplitKeys keys(warp, a.k.codes);
@@ -439,7 +440,10 @@ __device__ inline void score_split(const tamis_sparse_mqa_logits_args &a, const 
         whole &= rest.put(warp, a.k, list, run.at, each);
     }
     const bool round = a.numerics == TAMIS_NUMERICS_BF16;
-    run.plain = __all_sync(kAll, whole) && !round;
+    whole = __all_sync(kAll, whole) && !round;
+    if (lane == 0) {
+        s.plain[threadIdx.x / 32] = whole;
+    }
     SplitScorer scorer(warp);
     uint32_t half[4][4];
     const TurnScales own = turn_scales(ahead.scales[0]);
@@ -455,10 +459,12 @@ __device__ inline void score_split(const tamis_sparse_mqa_logits_args &a, const 
         auto score = [&](auto sink) {
             left = score_run(run, sink, scorer, keys, ahead, half, own, to);
         };
-        if (run.plain) {
-            score(SplitSink<true>{});
-        } else {
+        /* Four warps multiply together, so they take the same loop. */
+        const uint32_t four = *(const uint32_t *)&s.plain[threadIdx.x / 128 * 4];
+        if (__any_sync(kAll, four != 0x01010101u)) {
             score(SplitSink<false>{list.count - run.at, visible, round, 0});
+        } else {
+            score(SplitSink<true>{});
         }
     }
     if (__any_sync(kAll, left)) {
