@@ -78,7 +78,21 @@ class Random {
 enum class Wait : uint8_t { no, warp, cta, ended };
 
 /* Collectives and barriers that must not meet one another. */
-enum class Kind : uint8_t { none, add, most, least, ballot, shuffle, up, down, sync, sync_or };
+enum class Kind : uint8_t {
+    none,
+    add,
+    most,
+    least,
+    ballot,
+    shuffle,
+    exchange,
+    product,
+    up,
+    down,
+    sync_warp,
+    sync,
+    sync_or
+};
 
 /* A stack, as AddressSanitizer wants to be told of it when another is left for it. */
 struct Stack {
