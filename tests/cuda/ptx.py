@@ -21,8 +21,8 @@ PLAIN = [
     ("ld.shared.v2.u32", "emulated::load_shared({2}, {{&{0}, &{1}}});"),
     ("ld.shared.u32", "emulated::load_shared({1}, {{&{0}}});"),
     ("ld.shared.u8", "{0} = *(const uint8_t *)__cvta_shared_to_generic({1});"),
-    ("ld.global.nc.v4.u32", "emulated::load({4}, {{&{0}, &{1}, &{2}, &{3}}});"),
-    ("ld.global.nc.u32", "emulated::load({1}, {{(uint32_t *)&{0}}});"),
+    ("ld.global.nc.v4.b32", "emulated::load({4}, {{&{0}, &{1}, &{2}, &{3}}});"),
+    ("ld.global.nc.b32", "emulated::load({1}, {{&{0}}});"),
     ("{.reg .u16 h; ld.global.nc.u16 h,[%1]; cvt.u32.u16 %0,h;}", "{0} = *(const uint16_t *)({1});"),
     (
         "{.reg .pred p; setp.ne.b32 p,%5,0; @!p ld.global.nc.u32 %0,[%4];",

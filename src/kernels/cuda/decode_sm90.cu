@@ -88,7 +88,7 @@ struct SplitQuery {
             opaque((const uint8_t *)row.weights + h * (view.weights_type == TAMIS_BF16 ? 2 : 4));
     }
     __device__ void load(int32_t type) {
-        asm volatile("ld.global.nc.u32 %0,[%1];" : "=r"(bits) : "l"(codes));
+        bits = load_word(codes);
         scale[0] = scale[1] = scale[2] = scale[3] = 0;
         asm volatile("{.reg .pred p; setp.ne.b32 p,%5,0; @!p ld.global.nc.u32 %0,[%4];"
                      "@p ld.global.nc.u8 %0,[%4]; @p ld.global.nc.u8 %1,[%4+1];"
@@ -100,7 +100,7 @@ struct SplitQuery {
                          : "=r"(raw)
                          : "l"(weight));
         } else {
-            asm volatile("ld.global.nc.u32 %0,[%1];" : "=r"(raw) : "l"(weight));
+            raw = load_word(weight);
         }
     }
     __device__ uint32_t scale_word() const {
@@ -185,11 +185,9 @@ struct SplitRest {
             ids[g] = -1;
             wheres[g] = 0;
             if (32 * g + lane < each && i < list.count) {
-                asm volatile("ld.global.nc.u32 %0,[%1];" : "=r"(ids[g]) : "l"(list.blocks + i));
+                ids[g] = (int32_t)load_word(list.blocks + i);
                 if (list.physical) {
-                    asm volatile("ld.global.nc.u32 %0,[%1];"
-                                 : "=r"(wheres[g])
-                                 : "l"(list.physical + i));
+                    wheres[g] = load_word(list.physical + i);
                 }
             }
         }
@@ -222,14 +220,6 @@ struct SplitAhead {
     uint32_t scales[2];
 };
 
-__device__ inline uint4 load_block(const uint8_t *from) {
-    uint4 x;
-    asm volatile("ld.global.nc.v4.u32 {%0,%1,%2,%3},[%4];"
-                 : "=r"(x.x), "=r"(x.y), "=r"(x.z), "=r"(x.w)
-                 : "l"(from));
-    return x;
-}
-
 /* Loads of one step after another. */
 struct SplitKeys {
     const uint8_t *codes, *scales; /* of the lane, in any block */
@@ -246,13 +236,13 @@ struct SplitKeys {
     __device__ void load(SplitHalf &to, int half) const {
         uint32_t x, y;
         asm volatile("ld.shared.v2.u32 {%0,%1},[%2];" : "=r"(x), "=r"(y) : "r"(places + 8 * half));
-        to.x = load_block(codes + (uint64_t)x * 16);
-        to.y = load_block(codes + (uint64_t)y * 16);
+        to.x = load_chunk(codes + (uint64_t)x * 16);
+        to.y = load_chunk(codes + (uint64_t)y * 16);
     }
     __device__ void load_scales(uint32_t &to, int step) const {
         uint32_t at;
         asm volatile("ld.shared.u32 %0,[%1];" : "=r"(at) : "r"(own + 16 * step));
-        asm volatile("ld.global.nc.u32 %0,[%1];" : "=r"(to) : "l"(scales + (uint64_t)at * 16));
+        to = load_word(scales + (uint64_t)at * 16);
     }
     __device__ void begin(SplitAhead &ahead, int32_t steps) const {
 #pragma unroll
@@ -270,18 +260,10 @@ struct SplitKeys {
     }
 };
 
-/* As decode_pair, of tables around 96. */
+/* As unsigned bytes, of table_of. */
 __device__ inline void decode_unsigned(uint32_t (&a)[4][4], const SplitHalf &k, const Table &tx,
                                        const Table &ty) {
-    const uint32_t xs[4] = {k.x.x, k.x.y, k.x.z, k.x.w}, ys[4] = {k.y.x, k.y.y, k.y.z, k.y.w};
-#pragma unroll
-    for (int j = 0; j < 4; j++) {
-        uint32_t bx = xs[j] & 0x77777777u, by = ys[j] & 0x77777777u;
-        a[j][0] = decode4_biased(tx, xs[j], bx);
-        a[j][1] = decode4_biased(ty, ys[j], by);
-        a[j][2] = decode4_biased(tx, upper_half(xs[j]), upper_half(bx));
-        a[j][3] = decode4_biased(ty, upper_half(ys[j]), upper_half(by));
-    }
+    decode_pair(a, k.x, k.y, tx, ty, decode4_biased);
 }
 
 /* ---- scores ---- */

@@ -106,20 +106,28 @@ __device__ inline Table raised_table(uint32_t factor) {
 }
 
 __device__ inline uint32_t decode_half(const Table &t, uint32_t x, uint32_t bare) {
-    return (2 * prmt(t.low, t.high, x) + prmt(t.less_low, t.less_high, bare)) ^ 0x80808080u;
+    return decode4_biased(t, x, bare) ^ 0x80808080u;
 }
 
-__device__ inline void decode_pair(uint32_t (&a)[4][4], uint4 x, uint4 y, const Table &tx,
-                                   const Table &ty) {
+/* The lane's 16 bytes of two blocks; half(table, codes, bare): four of them, of the low half. */
+template <class Half>
+__device__ inline void decode_pair(uint32_t (&a)[4][4], const uint4 &x, const uint4 &y,
+                                   const Table &tx, const Table &ty, Half half) {
     const uint32_t xs[4] = {x.x, x.y, x.z, x.w}, ys[4] = {y.x, y.y, y.z, y.w};
 #pragma unroll
     for (int j = 0; j < 4; j++) {
         uint32_t bx = xs[j] & 0x77777777u, by = ys[j] & 0x77777777u;
-        a[j][0] = decode_half(tx, xs[j], bx);
-        a[j][1] = decode_half(ty, ys[j], by);
-        a[j][2] = decode_half(tx, upper_half(xs[j]), upper_half(bx));
-        a[j][3] = decode_half(ty, upper_half(ys[j]), upper_half(by));
+        a[j][0] = half(tx, xs[j], bx);
+        a[j][1] = half(ty, ys[j], by);
+        a[j][2] = half(tx, upper_half(xs[j]), upper_half(bx));
+        a[j][3] = half(ty, upper_half(ys[j]), upper_half(by));
     }
+}
+
+/* As signed bytes, of raised_table. */
+__device__ inline void decode_pair(uint32_t (&a)[4][4], uint4 x, uint4 y, const Table &tx,
+                                   const Table &ty) {
+    decode_pair(a, x, y, tx, ty, decode_half);
 }
 
 /* The lane's chain of both positions. */

@@ -30,6 +30,21 @@ constexpr uint32_t kBias = 0x60606060u;
 constexpr uint32_t kSix = 0x40C00000u; /* 6.0f: the accumulator's zero */
 constexpr float kUnit = 8192.0f;       /* 2^21 of the accumulator / 2^8 of doubled, raised codes */
 
+/* Volatile, so that a load stays where it was put: ahead of a multiplication that takes long. */
+__device__ inline uint32_t load_word(const void *p) {
+    uint32_t x;
+    asm volatile("ld.global.nc.b32 %0,[%1];" : "=r"(x) : "l"(p));
+    return x;
+}
+
+__device__ inline uint4 load_chunk(const void *p) {
+    uint4 x;
+    asm volatile("ld.global.nc.v4.b32 {%0,%1,%2,%3},[%4];"
+                 : "=r"(x.x), "=r"(x.y), "=r"(x.z), "=r"(x.w)
+                 : "l"(p));
+    return x;
+}
+
 __device__ inline uint32_t prmt(uint32_t a, uint32_t b, uint32_t selector) {
     uint32_t d;
     asm("prmt.b32 %0,%1,%2,%3;" : "=r"(d) : "r"(a), "r"(b), "r"(selector));

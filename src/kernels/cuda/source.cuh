@@ -94,21 +94,6 @@ __device__ inline Pages pages_of(const tamis_mqa_logits_args &a, const Run &run)
     return p;
 }
 
-/* Volatile, so that a load stays where it was put: ahead of a multiplication that takes long. */
-__device__ inline uint32_t load_word(const void *p) {
-    uint32_t x;
-    asm volatile("ld.global.nc.b32 %0,[%1];" : "=r"(x) : "l"(p));
-    return x;
-}
-
-__device__ inline uint4 load_chunk(const void *p) {
-    uint4 x;
-    asm volatile("ld.global.nc.v4.b32 {%0,%1,%2,%3},[%4];"
-                 : "=r"(x.x), "=r"(x.y), "=r"(x.z), "=r"(x.w)
-                 : "l"(p));
-    return x;
-}
-
 /* A position that can be read: `position`, or the last. */
 __device__ inline uint32_t readable(const Pages &p, int32_t position) {
     return (uint32_t)(p.start + min(position, p.last));
