@@ -428,10 +428,9 @@ static int is_one_split(tamis_layer_run *run) {
     run->tiling = tamis_cuda_sparse_tiling(run->plan->indexer, &run->plan->limits, l.width);
     tamis_topk_args topk = topk_of(run, &t, l);
     tamis_sparse_mqa_logits_args score = listed_of(run, &t, l, &topk);
-    return rows <= run->tiling.rows &&
-           tamis_cuda_consume_is_split(&score, run->plan->done, groups_from(run, l.width)) &&
-           !tamis_cuda_consume_is_grouped(run->plan->cuda, &score, &topk.selection,
-                                          groups_from(run, l.width));
+    const int64_t from = groups_from(run, l.width);
+    return rows <= run->tiling.rows && tamis_cuda_consume_is_split(&score, run->plan->done, from) &&
+           !tamis_cuda_consume_is_grouped(run->plan->cuda, &score, &topk.selection, from);
 }
 
 tamis_status tamis_cuda_consumer_run(tamis_cuda_plan *plan, const tamis_step *step,
