@@ -43,7 +43,7 @@ int consume_bytes(int64_t width) {
 
 void consume_fast(const tamis_sparse_mqa_logits_args &a, const tamis_selection &out) {
     tamis_consume_fast_smxx<<<(unsigned)a.rows.count, tamis::kFastThreads,
-                              (size_t)consume_bytes(a.width)>>>(a, out, nullptr);
+                              (size_t)consume_bytes(a.width)>>>(a, out, nullptr, nullptr);
 }
 
 /* Rows from decoded K, by so many warpgroups each; 0: by one that begins anywhere. */
@@ -72,9 +72,9 @@ void consume_sm90(const tamis_sparse_mqa_logits_args &a, const tamis_selection &
         consume_raised(a, out, done, raised, groups);
     }
     tamis_consume_rows_sm90<<<fresh ? rows : std::min(rows, 660u), threads,
-                              TAMIS_CONSUME_ROWS_BYTES>>>(a, out, done, fresh);
+                              TAMIS_CONSUME_ROWS_BYTES>>>(a, out, done, fresh, nullptr);
     tamis_consume_fast_smxx<<<std::min(rows, 264u), tamis::kFastThreads,
-                              (size_t)consume_bytes(a.width)>>>(a, out, done);
+                              (size_t)consume_bytes(a.width)>>>(a, out, done, nullptr);
 }
 
 /* Decodes K of requests that have a place, in `positions` positions. */
@@ -99,11 +99,13 @@ tamis_raise_args raise_of(Call &c, const std::vector<int32_t> &first,
 }
 
 void topk(const tamis_topk_args &a) {
-    tamis_topk_smxx<<<(unsigned)a.rows.count, tamis::kSelectThreads>>>(a, 0, INT32_MAX);
+    tamis_topk_smxx<<<(unsigned)a.rows.count, tamis::kSelectThreads>>>(a, 0, INT32_MAX,
+                                                                       tamis_score_tile{});
 }
 
 void topk_pool(const tamis_topk_args &a) {
-    tamis_topk_pool_smxx<<<(unsigned)a.rows.count, tamis::kPoolTopkThreads>>>(a, 0, INT32_MAX);
+    tamis_topk_pool_smxx<<<(unsigned)a.rows.count, tamis::kPoolTopkThreads>>>(a, 0, INT32_MAX,
+                                                                              tamis_score_tile{});
 }
 
 /* ---- checks ---- */

@@ -149,7 +149,7 @@ void check_pool(int kind, int blocks, int topk, int variant, uint64_t seed) {
     a.selection.scores = (float *)on_device(none);
     a.selection.counts = on_device(ke);
     tamis_topk_pool_smxx<<<rows, tamis::kPoolTopkThreads>>>(a, gather ? TAMIS_TOPK_GATHER : 0,
-                                                            INT32_MAX);
+                                                            INT32_MAX, tamis_score_tile{});
     CHECK(cudaDeviceSynchronize());
     auto got = from_device(a.selection.positions, none.size());
     auto got_scores = from_device(a.selection.scores, none.size());
@@ -325,7 +325,8 @@ void check_decode(const Shape &s, uint64_t seed, int same_codes = -1) {
     c.topk.blocks = c.keep(on_device(lists));
     c.topk.logits = want.logits;
     c.topk.selection = want.selection;
-    tamis_topk_smxx<<<(unsigned)s.rows, tamis::kSelectThreads>>>(c.topk, 0, INT32_MAX);
+    tamis_topk_smxx<<<(unsigned)s.rows, tamis::kSelectThreads>>>(c.topk, 0, INT32_MAX,
+                                                                 tamis_score_tile{});
     int64_t n = (int64_t)s.rows * s.topk;
     for (int i = 0; i < 10; i++) {
         const int parts = std::vector<int>{1, 3, 7, 16, 132}[(size_t)i % 5];
@@ -470,7 +471,7 @@ void time_select() {
             float us = timer.run(
                 [&](cudaStream_t st) {
                     tamis_topk_pool_smxx<<<(unsigned)rows, tamis::kPoolTopkThreads, 0, st>>>(
-                        c.topk, 0, INT32_MAX);
+                        c.topk, 0, INT32_MAX, tamis_score_tile{});
                 },
                 cold);
             printf("topk of pools, %5d rows, %s L2: %8.2f us %8.1f ns/row\n", rows,
@@ -572,8 +573,8 @@ void time_decode() {
         float two = timer.run([&](cudaStream_t st) {
             tamis_sparse_mqa_logits_fast_smxx<<<dim3((unsigned)each, (unsigned)rows),
                                                 tamis::kFastThreads, 0, st>>>(c.score, two_steps);
-            tamis_topk_pool_smxx<<<(unsigned)rows, tamis::kPoolTopkThreads, 0, st>>>(c.topk, 0,
-                                                                                     INT32_MAX);
+            tamis_topk_pool_smxx<<<(unsigned)rows, tamis::kPoolTopkThreads, 0, st>>>(
+                c.topk, 0, INT32_MAX, tamis_score_tile{});
         });
         printf(" scores, then topk %6.2f\n", two);
         fflush(stdout);

@@ -216,19 +216,36 @@ cudaStream_t queue_to;
 void run_general(const tamis_mqa_logits_args &a, int fill) {
     int each = std::max(1, 4 * multiprocessors / (int)a.rows.count);
     dim3 grid((unsigned)each, (unsigned)std::min<int64_t>(a.rows.count, 65535));
-    tamis_mqa_logits_smxx_h32_d128<<<grid, 128>>>(a, fill, tamis_row_tile{});
+    tamis_mqa_logits_smxx_h32_d128<<<grid, 128>>>(a, fill, tamis_row_tile{}, tamis_score_tile{});
 }
 
 void run_smxx(const tamis_mqa_logits_args &a, int fill) {
-    auto kernel = a.logits ? tamis_mqa_logits_fast_smxx : tamis_mqa_maxima_fast_smxx;
-    kernel<<<2 * multiprocessors, tamis::kSourceThreads, sizeof(tamis::PortableShared), queue_to>>>(
-        a, fill, tamis_row_tile{});
+    const int ctas = 2 * multiprocessors, shared = sizeof(tamis::PortableShared);
+    if (a.logits) {
+        tamis_mqa_logits_fast_smxx<<<ctas, tamis::kSourceThreads, shared, queue_to>>>(
+            a, fill, tamis_score_tile{});
+    } else {
+        tamis_mqa_maxima_fast_smxx<<<ctas, tamis::kSourceThreads, shared, queue_to>>>(
+            a, fill, tamis_row_tile{});
+    }
+}
+
+void run_hopper(const tamis_mqa_logits_args &a, int fill, const tamis_raised_k &raised) {
+    const int ctas = multiprocessors;
+    if (a.logits && a.block_max) {
+        tamis_mqa_both_fast_sm90<<<ctas, tamis::kSourceThreads, 0, queue_to>>>(a, fill, raised,
+                                                                               tamis_score_tile{});
+    } else if (a.logits) {
+        tamis_mqa_logits_fast_sm90<<<ctas, tamis::kSourceThreads, 0, queue_to>>>(
+            a, fill, raised, tamis_score_tile{});
+    } else {
+        tamis_mqa_maxima_fast_sm90<<<ctas, tamis::kSourceThreads, 0, queue_to>>>(a, fill, raised,
+                                                                                 tamis_row_tile{});
+    }
 }
 
 void run_sm90(const tamis_mqa_logits_args &a, int fill) {
-    auto kernel = a.logits ? tamis_mqa_logits_fast_sm90 : tamis_mqa_maxima_fast_sm90;
-    kernel<<<multiprocessors, tamis::kSourceThreads, 0, queue_to>>>(a, fill, tamis_raised_k{},
-                                                                    tamis_row_tile{});
+    run_hopper(a, fill, tamis_raised_k{});
 }
 
 template <int kRows> void run_few(const tamis_mqa_logits_args &a, int) {
@@ -242,9 +259,7 @@ template <int kRows> void run_few(const tamis_mqa_logits_args &a, int) {
 tamis_raised_k raised; /* of the call at hand */
 
 void run_raised(const tamis_mqa_logits_args &a, int fill) {
-    auto kernel = a.logits ? tamis_mqa_logits_fast_sm90 : tamis_mqa_maxima_fast_sm90;
-    kernel<<<multiprocessors, tamis::kSourceThreads, 0, queue_to>>>(a, fill, raised,
-                                                                    tamis_row_tile{});
+    run_hopper(a, fill, raised);
 }
 
 /* Places for requests, but for each `without`-th (0: all have one). */
@@ -562,7 +577,9 @@ int main(int argc, char **argv) {
     cudaDeviceProp device;
     CHECK(cudaGetDeviceProperties(&device, 0));
     multiprocessors = device.multiProcessorCount;
-    for (auto kernel : {tamis_mqa_logits_fast_smxx, tamis_mqa_maxima_fast_smxx}) {
+    const void *const portable[] = {(const void *)tamis_mqa_logits_fast_smxx,
+                                    (const void *)tamis_mqa_maxima_fast_smxx};
+    for (const void *kernel : portable) {
         CHECK(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
                                    sizeof(tamis::PortableShared)));
     }

@@ -435,6 +435,61 @@ static void tiles(void **state) {
     assert_int_equal(source_launches(l, 100, 1, 1 << 20), 2 + 2 + 2);
 }
 
+/* Of a consumer whose plan has scratch for the scores of `fit` rows as long as any of the dense
+ * route. */
+static int dense_launches(const layers *l, int32_t mode, int64_t fit) {
+    tamis_indexer *indexer = layers_indexer(l, "auto", mode);
+    tamis_cuda_plan *plan = plan_for(l, indexer, l->batch.tokens, 400);
+    plan->auto_rows = plan->auto_share = 1;
+    const int64_t longest = tamis_cuda_dense_longest(indexer, &plan->limits);
+    plan->work_bytes = tamis_cuda_dense_tiling(plan, longest).each * fit;
+    int launches = launches_of(plan, l, LAYER_CONSUMER, l->batch.tokens);
+    tamis_cuda_plan_destroy(plan);
+    tamis_indexer_destroy(indexer);
+    return launches;
+}
+
+/* gate; scores and topk of listed rows; then of as many tiles of dense ones as rows of the border's
+ * length would need, or of what the page table holds. */
+static void dense_tiles(void **state) {
+    static const request one[] = {{400, 100}};
+    (void)state;
+    seed(9);
+    layers *l = layers_make(sizes, one, 1);
+    assert_int_equal(dense_launches(l, TAMIS_SPARSE_AUTO, 100), 1 + 2 + 2);
+    assert_int_equal(dense_launches(l, TAMIS_SPARSE_AUTO, 99), 1 + 2 + 2 * 2);
+    assert_int_equal(dense_launches(l, TAMIS_SPARSE_AUTO, 17), 1 + 2 + 2 * 7);
+    assert_int_equal(dense_launches(l, TAMIS_SPARSE_AUTO, 7), 1 + 2 + 2 * 15);
+    assert_int_equal(dense_launches(l, TAMIS_SPARSE_OFF, 17), 1 + 2 * 7);
+    l->batch.page_table_width[0] = l->batch.page_table_width[1] = 2;       /* 32 positions */
+    assert_int_equal(dense_launches(l, TAMIS_SPARSE_AUTO, 17), 1 + 2 * 3); /* 51 fit, and 34 */
+    assert_int_equal(dense_launches(l, TAMIS_SPARSE_OFF, 17), 1 + 2);      /* 400 * 17 floats */
+}
+
+/* What score kernels make of the longest row that there is: every row in one of the tiles that are
+ * queued, and its line inside the room. */
+static void lines(void **state) {
+    (void)state;
+    seed(10);
+    for (int trial = 0; trial < 200000; trial++) {
+        const uint32_t most = 32 * (uint32_t)(1 + random_below(trial % 3 ? 800 : 9));
+        const uint32_t rows = 1 + (uint32_t)random_below(trial % 5 ? 900 : 8192);
+        const uint32_t room = most + (uint32_t)random_below((int64_t)most * (trial % 2 ? 40 : 900));
+        const uint32_t wider = room + (uint32_t)random_below((int64_t)2 * room);
+        const uint32_t longest = (uint32_t)random_below(most + 1);
+        const uint32_t queued = tamis_score_rows(rows, most, room);
+        const uint32_t stride = tamis_score_stride(longest, most);
+        const uint32_t each = tamis_score_rows(rows, stride, trial % 4 ? room : wider);
+        assert_true(stride >= longest && stride <= most && stride % 32 == 0);
+        assert_true((uint64_t)each * stride <= (trial % 4 ? room : wider));
+        assert_true((rows + each - 1) / each <= (rows + queued - 1) / queued);
+        assert_true(each % TAMIS_TILE_RUN == 0 || each < TAMIS_TILE_RUN || each == rows);
+    }
+    assert_int_equal(tamis_score_rows(2048, tamis_score_stride(4096, 24576), 1 << 23), 2048);
+    assert_int_equal(tamis_score_rows(2048, tamis_score_stride(4097, 24576), 1 << 23), 1024);
+    assert_int_equal(tamis_score_stride(0, 24576), 32);
+}
+
 /* Hopper's kernels read K that a layer places and decodes, where a request can have rows for it. */
 static void raises(void **state) {
     static const request many[] = {{203, 128}}, few[] = {{203, 127}},
@@ -459,11 +514,11 @@ static void raises(void **state) {
     auto_most = many[0].fresh + 1; /* the dense route, too: scores, topk */
     assert_int_equal(launched(l, TAMIS_SPARSE_AUTO, 1, 1, 300, LAYER_CONSUMER), consumer + 2);
     assert_int_equal(machine->early, 0);
-    cuda->early = 1; /* what follows the gate */
+    cuda->early = 1; /* what follows the gate, and what selects from scores */
     assert_int_equal(launched(l, TAMIS_SPARSE_AUTO, 1, 1, 300, LAYER_CONSUMER), consumer + 2);
-    assert_int_equal(machine->early, 1);
-    assert_int_equal(launched(l, TAMIS_SPARSE_OFF, 1, 1, 300, LAYER_CONSUMER), 3);
     assert_int_equal(machine->early, 2);
+    assert_int_equal(launched(l, TAMIS_SPARSE_OFF, 1, 1, 300, LAYER_CONSUMER), 3);
+    assert_int_equal(machine->early, 4);
     cuda->early = 0;
     auto_most = TAMIS_CUDA_AUTO_MOST;
     const int32_t multiprocessors = cuda->multiprocessors;
@@ -492,12 +547,18 @@ static int after(void **state) {
 }
 
 int main(void) {
-    static const struct CMUnitTest list[] = {
-        cmocka_unit_test_teardown(creation, after), cmocka_unit_test_teardown(workspace, after),
-        cmocka_unit_test_teardown(steps, after),    cmocka_unit_test_teardown(runs, after),
-        cmocka_unit_test_teardown(decoded, after),  cmocka_unit_test_teardown(raises, after),
-        cmocka_unit_test_teardown(routes, after),   cmocka_unit_test_teardown(widths, after),
-        cmocka_unit_test_teardown(tiles, after),    cmocka_unit_test(cuts)};
+    static const struct CMUnitTest list[] = {cmocka_unit_test_teardown(creation, after),
+                                             cmocka_unit_test_teardown(workspace, after),
+                                             cmocka_unit_test_teardown(steps, after),
+                                             cmocka_unit_test_teardown(runs, after),
+                                             cmocka_unit_test_teardown(decoded, after),
+                                             cmocka_unit_test_teardown(raises, after),
+                                             cmocka_unit_test_teardown(routes, after),
+                                             cmocka_unit_test_teardown(widths, after),
+                                             cmocka_unit_test_teardown(tiles, after),
+                                             cmocka_unit_test_teardown(dense_tiles, after),
+                                             cmocka_unit_test(cuts),
+                                             cmocka_unit_test(lines)};
     tamis_error e = {0};
     void *library = dlopen("libcuda.so.1", RTLD_NOW);
     fake_machine *(*machine_of)(void) = NULL;

@@ -88,6 +88,26 @@ __device__ inline TileRows rows_of(const tamis_row_tile &tile, int64_t count) {
     return {tile.starts[tile.index], tile.starts[tile.index + 1], tile.at};
 }
 
+/* The same of scores; a row's line begins `stride` floats after the one before. */
+struct ScoreRows {
+    int64_t first, end, stride;
+
+    __device__ int64_t line(int64_t r) const {
+        return (r - first) * stride;
+    }
+};
+
+__device__ inline ScoreRows rows_of(const tamis_score_tile &tile, int64_t count, int64_t stride) {
+    if (tile.routes == nullptr) {
+        return {0, count, stride};
+    }
+    const uint32_t rows = (uint32_t)count;
+    const uint32_t own = tamis_score_stride(tile.routes->longest, tile.stride);
+    const uint32_t each = tamis_score_rows(rows, own, tile.room[tile.routes->decoded ? 0 : 1]);
+    const uint64_t first = min((uint64_t)tile.index * each, (uint64_t)rows);
+    return {(int64_t)first, (int64_t)min(first + each, (uint64_t)rows), (int64_t)own};
+}
+
 /* Row r's line of what begins at `maxima`. */
 template <class T>
 __device__ inline T *maxima_of_row(T *maxima, int64_t stride, const uint32_t *at, int64_t r) {

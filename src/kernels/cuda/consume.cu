@@ -115,14 +115,19 @@ extern "C" __global__ void __launch_bounds__(tamis::kFastThreads, 2)
     }
 }
 
-/* One CTA a row, but for rows that are done (NULL: none is). Dynamic shared memory: 34 words for
- * each four blocks of a.width. */
+/* One CTA a row, but for rows that are done (NULL: none is). listed: 0 where there is nothing to be
+ * done, or NULL. Dynamic shared memory: 34 words for each four blocks of a.width. */
 extern "C" __global__ void __launch_bounds__(tamis::kFastThreads, 2)
     tamis_consume_fast_smxx(const __grid_constant__ tamis_sparse_mqa_logits_args a,
-                            const __grid_constant__ tamis_selection out, const int32_t *done) {
+                            const __grid_constant__ tamis_selection out, const int32_t *done,
+                            const uint32_t *listed) {
     extern __shared__ uint32_t keys[];
     __shared__ tamis::PoolShared shared;
     __shared__ tamis::FastQuery query;
+    tamis::wait_for_kernel_before();
+    if (listed && *listed == 0) {
+        return;
+    }
     const tamis::Marks marks = tamis::marks_of(keys, tamis::steps_of((int32_t)a.width));
     tamis::clear_bins(shared);
     for (int64_t r = blockIdx.x; r < a.rows.count; r += gridDim.x) {

@@ -130,11 +130,15 @@ __device__ inline bool score_pages(PagesShared &s, const tamis_k_cache &k, const
 static_assert(sizeof(tamis::hopper::PagesShared) == TAMIS_CONSUME_ROWS_BYTES, "consume_args.h");
 
 /* Rows one by one: all (fresh: done holds nothing yet), or those that are not done. What it leaves
- * has done 0. */
+ * has done 0. listed: as of consume_fast_smxx. */
 extern "C" __global__ void __launch_bounds__(tamis::hopper::kGroupThreads, 5)
     tamis_consume_rows_sm90(const __grid_constant__ tamis_sparse_mqa_logits_args a,
                             const __grid_constant__ tamis_selection out, int32_t *done,
-                            int32_t fresh) {
+                            int32_t fresh, const uint32_t *listed) {
+    tamis::wait_for_kernel_before();
+    if (listed && *listed == 0) {
+        return;
+    }
     extern __shared__ __align__(1024) uint8_t memory[];
     auto &s = *(tamis::hopper::PagesShared *)memory;
     if (threadIdx.x < 4) { /* seen past the barrier after a row's query */

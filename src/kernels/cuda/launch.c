@@ -131,13 +131,15 @@ static int64_t pool_bytes(int64_t columns) {
 
 tamis_status tamis_cuda_queue_mqa_logits(const tamis_cuda *cuda, const tamis_mqa_logits_args *args,
                                          int32_t fill, const tamis_raised_k *raised,
-                                         const tamis_row_tile *tile, int early, void *stream,
-                                         tamis_error *error) {
+                                         const tamis_row_tile *tile, const tamis_score_tile *scores,
+                                         int early, void *stream, tamis_error *error) {
     tamis_mqa_logits_args a = *args;
     tamis_row_tile t = tile ? *tile : (tamis_row_tile){0};
-    void *parameters[] = {&a, &fill, &t};
+    tamis_score_tile s = scores ? *scores : (tamis_score_tile){0};
+    void *parameters[] = {&a, &fill, &t, &s};
     if (tamis_cuda_source_is_fast(args)) {
-        return tamis_cuda_queue_source(cuda, args, fill, raised, tile, early, stream, error);
+        return tamis_cuda_queue_source(cuda, args, fill, raised, tile, scores, early, stream,
+                                       error);
     }
     return tamis_cuda_launch(cuda, geometry(TAMIS_CUDA_mqa_logits_smxx_h32_d64, &a.query),
                              grid_of_rows(cuda, a.rows.count), stream, parameters, error);
@@ -288,12 +290,13 @@ int tamis_cuda_consume_goes_in_waves(const tamis_cuda *cuda,
 tamis_status tamis_cuda_queue_consume(const tamis_cuda *cuda,
                                       const tamis_sparse_mqa_logits_args *score,
                                       const tamis_topk_args *topk, uint32_t *done, int32_t *taken,
-                                      const tamis_raised_k *raised, const tamis_gate_args *gate,
-                                      int64_t limit, void *stream, tamis_error *error) {
+                                      const uint32_t *listed, const tamis_raised_k *raised,
+                                      const tamis_gate_args *gate, int64_t limit, void *stream,
+                                      tamis_error *error) {
     tamis_sparse_mqa_logits_args a = *score;
     tamis_selection out = topk->selection;
     const int32_t *none = NULL;
-    void *parameters[] = {&a, &out, (void *)&none};
+    void *parameters[] = {&a, &out, (void *)&none, (void *)&listed};
     int64_t columns = a.width * a.block_size;
     const int64_t from = tamis_cuda_groups_from(cuda, a.width, raised != NULL, raised && !taken);
     int split = tamis_cuda_consume_is_split(score, done, from);
@@ -301,7 +304,7 @@ tamis_status tamis_cuda_queue_consume(const tamis_cuda *cuda,
         return queue_waves(cuda, score, &out, raised, done, stream, error);
     }
     if (tamis_cuda_consume_is_grouped(cuda, score, &out, from)) {
-        return tamis_cuda_queue_consume_groups(cuda, score, &out, raised, stream, error);
+        return tamis_cuda_queue_consume_groups(cuda, score, &out, raised, listed, stream, error);
     }
     if (split) {
         const int some = taken && tamis_cuda_consumes_raised(cuda, score, &out, raised);
@@ -313,7 +316,7 @@ tamis_status tamis_cuda_queue_consume(const tamis_cuda *cuda,
     }
     if (!scores_fast(score) || columns > POOL_COLUMNS || a.rows.count < TAMIS_CUDA_GROUPS_FROM) {
         TAMIS_TRY(tamis_cuda_queue_sparse_mqa_logits(cuda, score, stream, error));
-        return tamis_cuda_queue_topk(cuda, topk, 0, limit, stream, error);
+        return tamis_cuda_queue_topk(cuda, topk, 0, NULL, limit, stream, error);
     }
     tamis_grid grid = grid_of_row_ctas(a.rows.count);
     grid.shared = pool_bytes(columns);
@@ -321,17 +324,20 @@ tamis_status tamis_cuda_queue_consume(const tamis_cuda *cuda,
 }
 
 tamis_status tamis_cuda_queue_topk(const tamis_cuda *cuda, const tamis_topk_args *args, int32_t how,
-                                   int64_t limit, void *stream, tamis_error *error) {
+                                   const tamis_score_tile *scores, int64_t limit, void *stream,
+                                   tamis_error *error) {
     tamis_topk_args a = *args;
+    tamis_score_tile s = scores ? *scores : (tamis_score_tile){0};
     tamis_grid grid = grid_of_row_ctas(a.rows.count);
-    void *parameters[] = {&a, &how, &limit};
+    void *parameters[] = {&a, &how, &limit, &s};
     if (how & TAMIS_TOPK_LIVE_ONLY) { /* few may be: CTAs that find nothing to do cost, too */
         grid.x = tamis_least(grid.x, (int64_t)LIVE_CTAS * cuda->multiprocessors);
     }
     if (a.width > POOL_COLUMNS) {
         return tamis_cuda_launch(cuda, TAMIS_CUDA_topk_smxx, grid, stream, parameters, error);
     }
-    return tamis_cuda_launch(cuda, TAMIS_CUDA_topk_pool_smxx, grid, stream, parameters, error);
+    return (scores ? tamis_cuda_launch_early : tamis_cuda_launch)(cuda, TAMIS_CUDA_topk_pool_smxx,
+                                                                  grid, stream, parameters, error);
 }
 
 /* ---- public calls: check, queue ---- */
@@ -381,7 +387,7 @@ tamis_status tamis_cuda_block_max(const tamis_cuda *cuda, const tamis_block_max_
 tamis_status tamis_cuda_mqa_logits(const tamis_cuda *cuda, const tamis_mqa_logits_args *args,
                                    void *stream, tamis_error *error) {
     CHECK_STAGE(mqa_logits);
-    return tamis_cuda_queue_mqa_logits(cuda, args, 1, NULL, NULL, 0, stream, error);
+    return tamis_cuda_queue_mqa_logits(cuda, args, 1, NULL, NULL, NULL, 0, stream, error);
 }
 
 tamis_status tamis_cuda_publish(const tamis_cuda *cuda, const tamis_publish_args *args,
@@ -407,5 +413,5 @@ tamis_status tamis_cuda_sparse_mqa_logits(const tamis_cuda *cuda,
 tamis_status tamis_cuda_topk(const tamis_cuda *cuda, const tamis_topk_args *args, void *stream,
                              tamis_error *error) {
     CHECK_STAGE(topk);
-    return tamis_cuda_queue_topk(cuda, args, 0, INT32_MAX, stream, error);
+    return tamis_cuda_queue_topk(cuda, args, 0, NULL, INT32_MAX, stream, error);
 }

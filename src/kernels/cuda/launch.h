@@ -40,19 +40,20 @@ int64_t tamis_cuda_limit(const tamis_rows *rows, const tamis_k_cache *k);
 
 /* fill: logits past a row's length become -inf up to args->columns; else they keep what they hold.
  * raised: what args->k holds, decoded, for kernels that read it; NULL: nothing. tile: of the rows,
- * for block maxima alone; NULL: all, maxima in equal strides. early: behind a plan's gate. */
+ * for block maxima alone; NULL: all, maxima in equal strides. scores: of the rows, for logits;
+ * NULL: all, by args->logits_stride. early: behind a plan's gate. */
 tamis_status tamis_cuda_queue_mqa_logits(const tamis_cuda *cuda, const tamis_mqa_logits_args *args,
                                          int32_t fill, const tamis_raised_k *raised,
-                                         const tamis_row_tile *tile, int early, void *stream,
-                                         tamis_error *error);
+                                         const tamis_row_tile *tile, const tamis_score_tile *scores,
+                                         int early, void *stream, tamis_error *error);
 /* What queue_mqa_logits asks: whether source.cuh takes the call, and then queues it. */
 int tamis_cuda_source_is_fast(const tamis_mqa_logits_args *args);
 /* Whether a fast source reads decoded K here. */
 int tamis_cuda_reads_raised(const tamis_cuda *cuda);
 tamis_status tamis_cuda_queue_source(const tamis_cuda *cuda, const tamis_mqa_logits_args *args,
                                      int32_t fill, const tamis_raised_k *raised,
-                                     const tamis_row_tile *tile, int early, void *stream,
-                                     tamis_error *error);
+                                     const tamis_row_tile *tile, const tamis_score_tile *scores,
+                                     int early, void *stream, tamis_error *error);
 tamis_status tamis_cuda_queue_publish(const tamis_cuda *cuda, const tamis_publish_args *args,
                                       int64_t limit, void *stream, tamis_error *error);
 /* Lists of blocks from the same maxima, by one kernel. */
@@ -71,13 +72,16 @@ tamis_status tamis_cuda_queue_sparse_mqa_logits(const tamis_cuda *cuda,
  * done: [rows.count] words on the device that are 0, and are 0 again afterwards, with rows of
  * score->logits of whole 32 columns; NULL: few rows take two kernels. raised: as of
  * queue_mqa_logits. taken: [rows.count] words of scratch for it; NULL: hardly a row lacks it.
+ * listed: a word on the device that is 0 where no row sees anything, whose outputs then may stay as
+ * they are; NULL: some may.
  * gate: that of a consumer's layer, where consume_is_split says that it needs no kernel before;
  * NULL: there was one. */
 tamis_status tamis_cuda_queue_consume(const tamis_cuda *cuda,
                                       const tamis_sparse_mqa_logits_args *score,
                                       const tamis_topk_args *topk, uint32_t *done, int32_t *taken,
-                                      const tamis_raised_k *raised, const tamis_gate_args *gate,
-                                      int64_t limit, void *stream, tamis_error *error);
+                                      const uint32_t *listed, const tamis_raised_k *raised,
+                                      const tamis_gate_args *gate, int64_t limit, void *stream,
+                                      tamis_error *error);
 /* Whether queue_consume without decoded K is one kernel of decode.cu, which knows a gate. from: of
  * groups_from. */
 int tamis_cuda_consume_is_split(const tamis_sparse_mqa_logits_args *score, const uint32_t *done,
@@ -113,10 +117,12 @@ tamis_status tamis_cuda_queue_consume_raised(const tamis_cuda *cuda,
 tamis_status tamis_cuda_queue_consume_groups(const tamis_cuda *cuda,
                                              const tamis_sparse_mqa_logits_args *score,
                                              const tamis_selection *out,
-                                             const tamis_raised_k *raised, void *stream,
-                                             tamis_error *error);
-/* how: bits of TAMIS_TOPK_*. */
+                                             const tamis_raised_k *raised, const uint32_t *listed,
+                                             void *stream, tamis_error *error);
+/* how: bits of TAMIS_TOPK_*. scores: of the rows, as of queue_mqa_logits, behind whose kernel this
+ * one is then; NULL: all. */
 tamis_status tamis_cuda_queue_topk(const tamis_cuda *cuda, const tamis_topk_args *args, int32_t how,
-                                   int64_t limit, void *stream, tamis_error *error);
+                                   const tamis_score_tile *scores, int64_t limit, void *stream,
+                                   tamis_error *error);
 
 #endif

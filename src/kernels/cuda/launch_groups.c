@@ -99,14 +99,15 @@ tamis_status tamis_cuda_queue_consume_raised(const tamis_cuda *cuda,
 tamis_status tamis_cuda_queue_consume_groups(const tamis_cuda *cuda,
                                              const tamis_sparse_mqa_logits_args *score,
                                              const tamis_selection *selection,
-                                             const tamis_raised_k *raised, void *stream,
-                                             tamis_error *error) {
+                                             const tamis_raised_k *raised, const uint32_t *listed,
+                                             void *stream, tamis_error *error) {
     tamis_sparse_mqa_logits_args a = *score;
     tamis_selection out = *selection;
     int64_t rows = a.rows.count, each = cuda->multiprocessors;
     int32_t *done = a.logits; /* in place of the scores */
     int32_t fresh = raised == NULL || raised->codes == NULL;
-    void *of_rest[] = {&a, &out, &done, &fresh};
+    void *of_rows[] = {&a, &out, &done, &fresh, (void *)&listed};
+    void *of_rest[] = {&a, &out, &done, (void *)&listed};
     tamis_grid grid = {rows, 1, 0};
     if (!fresh) {
         const int kernel =
@@ -115,8 +116,10 @@ tamis_status tamis_cuda_queue_consume_groups(const tamis_cuda *cuda,
     }
     grid.x = fresh || PAGES_CTAS * each > rows ? rows : PAGES_CTAS * each;
     grid.shared = shared_of[TAMIS_CUDA_consume_rows_sm90];
-    TAMIS_TRY(tamis_cuda_launch(cuda, TAMIS_CUDA_consume_rows_sm90, grid, stream, of_rest, error));
+    TAMIS_TRY((fresh ? tamis_cuda_launch : tamis_cuda_launch_early)(
+        cuda, TAMIS_CUDA_consume_rows_sm90, grid, stream, of_rows, error));
     grid.x = REST_CTAS * each > rows ? rows : REST_CTAS * each;
     grid.shared = (a.width * a.block_size + 31) / 32 * 34 * 4;
-    return tamis_cuda_launch(cuda, TAMIS_CUDA_consume_fast_smxx, grid, stream, of_rest, error);
+    return tamis_cuda_launch_early(cuda, TAMIS_CUDA_consume_fast_smxx, grid, stream, of_rest,
+                                   error);
 }

@@ -64,14 +64,18 @@ static int few_of(const tamis_cuda *cuda, const tamis_mqa_logits_args *a, int de
 
 tamis_status tamis_cuda_queue_source(const tamis_cuda *cuda, const tamis_mqa_logits_args *args,
                                      int32_t fill, const tamis_raised_k *raised,
-                                     const tamis_row_tile *tile, int early, void *stream,
-                                     tamis_error *error) {
+                                     const tamis_row_tile *tile, const tamis_score_tile *scores,
+                                     int early, void *stream, tamis_error *error) {
     tamis_mqa_logits_args a = *args;
     tamis_raised_k k = raised ? *raised : (tamis_raised_k){0};
     tamis_row_tile t = tile ? *tile : (tamis_row_tile){0};
-    void *of_few[] = {&a, &t}, *of_sm90[] = {&a, &fill, &k, &t}, *of_smxx[] = {&a, &fill, &t};
+    tamis_score_tile s = scores ? *scores : (tamis_score_tile){0};
+    void *const which = a.logits ? (void *)&s : (void *)&t;
+    void *of_few[] = {&a, &t}, *of_sm90[] = {&a, &fill, &k, which}, *of_smxx[] = {&a, &fill, which};
     void **parameters = of_sm90;
-    int kernel = a.logits ? TAMIS_CUDA_mqa_logits_fast_sm90 : TAMIS_CUDA_mqa_maxima_fast_sm90;
+    int kernel = !a.logits     ? TAMIS_CUDA_mqa_maxima_fast_sm90
+                 : a.block_max ? TAMIS_CUDA_mqa_both_fast_sm90
+                               : TAMIS_CUDA_mqa_logits_fast_sm90;
     int64_t ctas = SM90_CTAS;
     const int few = few_of(cuda, args, k.codes != NULL);
     if (few >= 0) {

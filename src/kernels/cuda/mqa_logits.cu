@@ -25,7 +25,7 @@ __device__ inline void tile_maxima(const float (&score)[2], const bool (&live)[2
 /* Without fill, logits past a row's length keep what they hold. */
 template <int HEADS, int GROUPS>
 __device__ inline void mqa_logits(const tamis_mqa_logits_args &a, bool fill,
-                                  const tamis_row_tile &tile) {
+                                  const tamis_row_tile &tile, const tamis_score_tile &scores) {
     const int lane = threadIdx.x & 31, warps = blockDim.x / 32;
     const int64_t first = ((int64_t)blockIdx.x * warps + threadIdx.x / 32) * kTile;
     const int64_t step = (int64_t)gridDim.x * warps * kTile;
@@ -34,7 +34,9 @@ __device__ inline void mqa_logits(const tamis_mqa_logits_args &a, bool fill,
         limit = min(limit, a.columns); /* columns >= every length, or lengths are clamped */
     }
     const TileRows rows = rows_of(tile, a.rows.count);
-    for (int64_t r = rows.first + blockIdx.y; r < rows.end; r += gridDim.y) {
+    const ScoreRows lines = rows_of(scores, a.rows.count, a.logits_stride);
+    const int64_t last = min(rows.end, lines.end);
+    for (int64_t r = max(rows.first, lines.first) + blockIdx.y; r < last; r += gridDim.y) {
         Row row = row_of(a.rows, r, positions_of(a.rows, a.k));
         int64_t length = min(row.length, limit);
         if (a.block_max) {
@@ -44,6 +46,7 @@ __device__ inline void mqa_logits(const tamis_mqa_logits_args &a, bool fill,
         if (first >= end) {
             continue;
         }
+        const int64_t line = lines.line(r);
         auto q = load_query<HEADS, GROUPS>(a.query, r, a.numerics);
         for (int64_t base = first; base < end; base += step) {
             Keys keys;
@@ -65,7 +68,7 @@ __device__ inline void mqa_logits(const tamis_mqa_logits_args &a, bool fill,
             for (int i = 0; i < 2; i++) {
                 int64_t j = base + 8 * i + lane / 4;
                 if (a.logits && (lane & 3) == 0 && j < end) {
-                    tamis_store_float(a.logits, a.logits_type, r * a.logits_stride + j,
+                    tamis_store_float(a.logits, a.logits_type, line + j,
                                       live[i] ? score[i] : -INFINITY);
                 }
             }
@@ -87,13 +90,16 @@ __device__ inline void mqa_logits(const tamis_mqa_logits_args &a, bool fill,
 
 } // namespace tamis
 
-#define TAMIS_MQA_LOGITS(heads, dim)                                                               \
-    extern "C" __global__ void __launch_bounds__(128) tamis_mqa_logits_smxx_h##heads##_d##dim(     \
-        const __grid_constant__ tamis_mqa_logits_args a, int32_t fill,                             \
-        const __grid_constant__ tamis_row_tile tile) {                                             \
-        tamis::mqa_logits<heads, dim / 32>(a, fill != 0, tile);                                    \
+/* ctas: of a multiprocessor; ptxas would give one of them registers for two where three fit. */
+#define TAMIS_MQA_LOGITS(heads, dim, ctas)                                                         \
+    extern "C" __global__ void __launch_bounds__(128, ctas)                                        \
+        tamis_mqa_logits_smxx_h##heads##_d##dim(const __grid_constant__ tamis_mqa_logits_args a,   \
+                                                int32_t fill,                                      \
+                                                const __grid_constant__ tamis_row_tile tile,       \
+                                                const __grid_constant__ tamis_score_tile scores) { \
+        tamis::mqa_logits<heads, dim / 32>(a, fill != 0, tile, scores);                            \
     }
-TAMIS_MQA_LOGITS(32, 64)
-TAMIS_MQA_LOGITS(32, 128)
-TAMIS_MQA_LOGITS(64, 64)
-TAMIS_MQA_LOGITS(64, 128)
+TAMIS_MQA_LOGITS(32, 64, 4)
+TAMIS_MQA_LOGITS(32, 128, 3)
+TAMIS_MQA_LOGITS(64, 64, 3)
+TAMIS_MQA_LOGITS(64, 128, 2)

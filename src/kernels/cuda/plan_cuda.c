@@ -170,6 +170,7 @@ static int64_t lay_out(const tamis_indexer *indexer, const tamis_plan_limits *li
     }
     plan->done = tamis_plan_take(memory, &at, rows * 4);
     plan->taken = tamis_plan_take(memory, &at, rows * 4);
+    plan->routes = tamis_plan_take(memory, &at, (int64_t)sizeof *plan->routes);
     plan->blocks = tamis_plan_take(memory, &at, rows * blocks * 4);
     plan->blocks_count = tamis_plan_take(memory, &at, rows * 4);
     plan->placed = tamis_plan_take(memory, &at, rows * blocks * 4);
@@ -320,6 +321,7 @@ static tamis_status queue_step(const tamis_cuda_plan *plan, const tamis_batch *b
         fill.ke[k] = plan->ke[k];
         fill.k_start[k] = paged ? NULL : batch->k_start[k];
     }
+    fill.routes = plan->routes;
     fill.context = batch->context;
     fill.query_start = batch->query_start;
     fill.rows = rows;

@@ -51,10 +51,11 @@ struct tamis_cuda_plan {
     tamis_step_counts *counts;
     tamis_device_stamp *stamp;
     int32_t *token, *request, *ks[2], *ke[2]; /* [max_rows] */
-    int32_t *gated[2]; /* [dense route]: [max_rows] ke of the layer that runs, ks in rows of the
-                          other route */
-    uint32_t *done;    /* [max_rows] 0 between kernels */
-    int32_t *taken;    /* [max_rows] scratch: rows that a kernel before has done */
+    int32_t *gated[2];    /* [dense route]: [max_rows] ke of the layer that runs, ks in rows of the
+                             other route */
+    uint32_t *done;       /* [max_rows] 0 between kernels */
+    int32_t *taken;       /* [max_rows] scratch: rows that a kernel before has done */
+    tamis_routes *routes; /* of the step's consumers */
     int32_t *blocks, *blocks_count, *placed; /* as in tamis_plan */
     tamis_source_room room;
     /* Of a stretch. */

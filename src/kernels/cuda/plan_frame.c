@@ -31,6 +31,7 @@ tamis_gate_args tamis_cuda_gate_of(const tamis_layer_run *run) {
     gate.ke = rows->ke;
     gate.gated[0] = plan->gated[0];
     gate.gated[1] = run->dense ? plan->gated[1] : NULL;
+    gate.routes = plan->routes;
     gate.status = plan->status_device;
     gate.rows = rows->count;
     gate.limit = run->limit;

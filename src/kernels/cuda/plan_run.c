@@ -26,7 +26,8 @@
  * tile's. */
 typedef struct row_tile {
     int64_t r;
-    tamis_row_tile of; /* starts NULL: all */
+    tamis_row_tile of;       /* starts NULL: all */
+    tamis_score_tile scores; /* routes NULL: all */
     tamis_rows rows;
     tamis_query query;
     tamis_selection selection;
@@ -57,6 +58,7 @@ static row_tile tile_at(const tamis_layer_run *run, int64_t r, int64_t rows) {
     int64_t left = run->end - r;
     t.r = r;
     t.of = (tamis_row_tile){0};
+    t.scores = (tamis_score_tile){0};
     t.rows = tamis_rows_at(&run->layer.rows, r);
     t.rows.count = tamis_least(left, rows);
     t.query = tamis_query_at(&run->layer.args->query, r);
@@ -210,8 +212,8 @@ static tamis_status queue_maxima(const tamis_layer_run *run, const row_tile *t,
     score.block_max = (float *)run->plan->work;
     score.block_max_stride = maxima_units(run) * (TAMIS_MAXIMA_UNIT / 4);
     return tamis_cuda_queue_mqa_logits(run->plan->cuda, &score, 0,
-                                       run->decoded ? &run->raised : NULL, &t->of, 0, run->stream,
-                                       error);
+                                       run->decoded ? &run->raised : NULL, &t->of, NULL, 0,
+                                       run->stream, error);
 }
 
 /* Scores of everything a row sees. */
@@ -221,8 +223,8 @@ static tamis_status queue_scores(const tamis_layer_run *run, const row_tile *t,
     score.logits = run->plan->work;
     score.logits_stride = score.columns = run->tiling.each / 4;
     return tamis_cuda_queue_mqa_logits(run->plan->cuda, &score, 0,
-                                       run->decoded ? &run->raised : NULL, NULL,
-                                       !run->sparse && t->r == 0, run->stream, error);
+                                       run->decoded ? &run->raised : NULL, NULL, &t->scores,
+                                       !run->sparse && t->scores.index == 0, run->stream, error);
 }
 
 /* Selection among listed blocks. */
@@ -272,10 +274,10 @@ static tamis_status queue_sparse(const tamis_layer_run *run, const row_tile *t, 
     }
     tamis_raised_k raised = run->raised;
     raised.dense = run->dense ? run->plan->gated[1] + t->r : NULL;
-    return tamis_cuda_queue_consume(run->plan->cuda, &score, &topk, run->plan->done + t->r,
-                                    run->whole ? NULL : run->plan->taken + t->r,
-                                    run->decoded ? &raised : NULL, run->gates ? &gate : NULL,
-                                    run->limit, run->stream, error);
+    return tamis_cuda_queue_consume(
+        run->plan->cuda, &score, &topk, run->plan->done + t->r,
+        run->whole ? NULL : run->plan->taken + t->r, run->dense ? &run->plan->routes->listed : NULL,
+        run->decoded ? &raised : NULL, run->gates ? &gate : NULL, run->limit, run->stream, error);
 }
 
 /*
@@ -291,8 +293,8 @@ static tamis_status queue_dense(const tamis_layer_run *run, const row_tile *t, b
     topk.width = tamis_least(topk.width, longest(run));
     TAMIS_TRY(queue_scores(run, &dense, error));
     return tamis_cuda_queue_topk(run->plan->cuda, &topk,
-                                 TAMIS_TOPK_GATHER | TAMIS_TOPK_WHOLE | live_only, run->limit,
-                                 run->stream, error);
+                                 TAMIS_TOPK_GATHER | TAMIS_TOPK_WHOLE | live_only, &t->scores,
+                                 run->limit, run->stream, error);
 }
 
 /* ---- calls ---- */
@@ -387,6 +389,29 @@ static tamis_status queue_cut_tiles(const tamis_layer_run *run, int64_t units, t
     return TAMIS_OK;
 }
 
+/* Where the scores of all rows may not fit, as many tiles as the longest would need that the host
+ * can think of; the device fills them by the longest that there is. Decoded K lies behind the
+ * scratch: where there is none, scores have that, too. */
+static tamis_status queue_dense_tiles(const tamis_layer_run *run, tamis_error *error) {
+    const tamis_cuda_plan *plan = run->plan;
+    row_tile t = tile_at(run, 0, run->end);
+    const uint32_t rows = (uint32_t)t.rows.count;
+    if (run->sparse || run->tiling.rows < t.rows.count) {
+        t.scores.routes = plan->routes;
+    }
+    t.scores.stride = (uint32_t)(run->tiling.each / 4);
+    t.scores.room[0] = t.scores.room[1] = (uint32_t)(plan->work_bytes / 4);
+    if (run->decoded) {
+        t.scores.room[1] =
+            (uint32_t)((plan->raised.codes + plan->raised_capacity * 128 - plan->work) / 4);
+    }
+    const uint32_t each = tamis_score_rows(rows, t.scores.stride, t.scores.room[0]);
+    for (uint32_t r = 0; r < rows; r += each, t.scores.index++) {
+        TAMIS_TRY(dense_tile(run, &t, error));
+    }
+    return TAMIS_OK;
+}
+
 /* The device need not cut what fits, and cannot where hardly a run of rows does. */
 static tamis_status queue_stretch(tamis_layer_run *run, tamis_error *error) {
     const int64_t rows = run->end - run->first, each = maxima_units(run);
@@ -447,7 +472,7 @@ tamis_status tamis_cuda_consumer_run(tamis_cuda_plan *plan, const tamis_step *st
     }
     if (run.dense) {
         run.tiling = tamis_cuda_dense_tiling(plan, tamis_least(run.border, longest(&run)));
-        TAMIS_TRY(queue_tiles(&run, run.tiling.rows, dense_tile, error));
+        TAMIS_TRY(queue_dense_tiles(&run, error));
     }
     return TAMIS_OK;
 }

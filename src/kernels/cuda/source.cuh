@@ -166,18 +166,25 @@ __device__ inline float stored_maximum(float best) {
     return tamis_canonical(best);
 }
 
-__device__ inline void store_logit(const tamis_mqa_logits_args &a, int64_t r, int32_t position,
+/* A logit as it is stored: one NaN. */
+__device__ inline float stored_logit(float score) {
+    return tamis_is_nan(score) ? __uint_as_float(TAMIS_NAN_BITS) : score;
+}
+
+__device__ inline void store_logit(const tamis_mqa_logits_args &a, int64_t line, int32_t position,
                                    float score) {
-    score = tamis_is_nan(score) ? __uint_as_float(TAMIS_NAN_BITS) : score;
-    tamis_store_float(a.logits, a.logits_type, r * a.logits_stride + position, score);
+    tamis_store_float(a.logits, a.logits_type, line + position, stored_logit(score));
 }
 
 /* ---- what the fast path leaves ---- */
 
 /* Tiles first .. end - 1 of the run: slow rows everywhere, other rows where sixteen positions have
- * a wide one. maxima_at: as of TileRows. Whole CTA, of any number of warps. */
+ * a wide one. maxima_at: as of TileRows; lines: of the run's rows, where there are scores. Whole
+ * CTA, of any number of warps. */
+template <bool kLogits>
 __device__ inline void score_left(const tamis_mqa_logits_args &a, const uint32_t *maxima_at,
-                                  const Run &run, int32_t first, int32_t end, uint32_t slow) {
+                                  const int64_t *lines, const Run &run, int32_t first, int32_t end,
+                                  uint32_t slow) {
     const int lane = threadIdx.x & 31;
     const Pages k = pages_of(a, run);
 #pragma unroll 1
@@ -211,7 +218,7 @@ __device__ inline void score_left(const tamis_mqa_logits_args &a, const uint32_t
             for (int b = 0; b < 2; b++) {
                 int32_t j = base + 8 * b + lane / 4;
                 if (a.logits && (lane & 3) == 0 && live[b]) {
-                    store_logit(a, r, j, score[b]);
+                    store_logit(a, kLogits ? lines[i] : r * a.logits_stride, j, score[b]);
                 }
                 uint32_t key = live[b] ? tamis_order_key(score[b]) : 0;
                 best[b] = score_of_key(__reduce_max_sync(kAll, key));
@@ -326,7 +333,7 @@ __device__ inline bool score_one(const tamis_mqa_logits_args &a, const Run &run,
             const bool live = j < length;
             wide |= live && own.wide;
             if (kLogits && live) {
-                store_logit(a, row, j, score);
+                store_logit(a, s.line[place], j, score);
             }
             if (!kLogits || a.block_max) {
                 float best = live ? score : __uint_as_float(TAMIS_NAN_BITS);
@@ -357,6 +364,9 @@ __device__ inline void score_run(const tamis_mqa_logits_args &a, const Run &run,
     if (threadIdx.x < kRunRows) {
         const int place = threadIdx.x;
         s.length[place] = place < run.count ? source_length(a, run.row + place) : 0;
+        if (kLogits) {
+            s.line[place] = (run.row + place - s.rows.first) * s.stride;
+        }
     }
     if (threadIdx.x == 0) {
         s.slow = 0;
@@ -374,7 +384,7 @@ __device__ inline void score_run(const tamis_mqa_logits_args &a, const Run &run,
         }
     }
     if (__syncthreads_or(left || s.slow)) {
-        score_left(a, s.rows.at, run, first, end, s.slow);
+        score_left<kLogits>(a, s.rows.at, s.line, run, first, end, s.slow);
     }
 }
 
@@ -471,11 +481,25 @@ __device__ inline void source_wave(const tamis_mqa_logits_args &a, int64_t wave,
     }
 }
 
-template <bool kLogits, class Many>
-__device__ inline void source_share(const tamis_mqa_logits_args &a, const tamis_row_tile &tile,
+/* To s.rows and s.stride. One thread. */
+__device__ inline void take_rows(const tamis_mqa_logits_args &a, const tamis_row_tile &tile,
+                                 SourceShared &s) {
+    s.rows = rows_of(tile, a.rows.count);
+}
+
+__device__ inline void take_rows(const tamis_mqa_logits_args &a, const tamis_score_tile &tile,
+                                 SourceShared &s) {
+    const ScoreRows rows = rows_of(tile, a.rows.count, a.logits_stride);
+    s.rows = {rows.first, rows.end, nullptr};
+    s.stride = rows.stride;
+}
+
+/* Tile: of block maxima, or of scores. */
+template <bool kLogits, class Tile, class Many>
+__device__ inline void source_share(const tamis_mqa_logits_args &a, const Tile &tile,
                                     SourceShared &s, const Many &many) {
     if (threadIdx.x == 0) {
-        s.rows = rows_of(tile, a.rows.count);
+        take_rows(a, tile, s);
     }
     __syncthreads();
     for (int64_t wave = s.rows.first; wave < s.rows.end; wave += kWaveRows) {

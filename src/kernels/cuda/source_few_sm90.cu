@@ -348,7 +348,8 @@ __device__ inline void few_part(const tamis_mqa_logits_args &a, int i, FewShared
     __syncthreads();
     if (__syncthreads_or(score_few(a, run, part.first, part.end, s, keys)) || s.slow) {
         constexpr int kTiles = kFewTurn<kRows> / kSourceTile;
-        score_left(a, s.rows.at, run, part.first * kTiles, part.end * kTiles, s.slow);
+        score_left<false>(a, s.rows.at, nullptr, run, part.first * kTiles, part.end * kTiles,
+                          s.slow);
     }
 }
 

@@ -42,6 +42,9 @@ struct alignas(1024) SourceShared {
     uint32_t chunks[kWaveRows / 32]; /* units of 32 rows each; 32 * 2^25 at most */
     uint32_t slow;                   /* rows of the run that are not fast, one bit each */
     TileRows rows;                   /* of the call */
+    /* Of scores. */
+    int64_t stride;
+    int64_t line[kRunRows]; /* where those of the run's rows begin */
 };
 
 __device__ inline int64_t source_limit(const tamis_mqa_logits_args &a) {

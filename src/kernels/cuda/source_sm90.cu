@@ -143,7 +143,8 @@ struct RaisedTiles {
     }
 };
 
-template <bool kLogits> struct HopperRun {
+/* kMaxima, kLogits: what is written. */
+template <bool kMaxima, bool kLogits> struct HopperRun {
     const tamis_mqa_logits_args &a;
     SourceShared &s;
     const tamis_raised_k &raised;
@@ -164,7 +165,8 @@ template <bool kLogits> struct HopperRun {
         int32_t shortest; /* of the rows */
         int32_t tiles;    /* before this one the lane stores */
         int shift;
-        float *to; /* in tile 0 */
+        float *to;      /* in tile 0 */
+        float *line[2]; /* of scores of rows 2 c and 2 c + 1, at the lane's positions of tile 0 */
     };
 
     __device__ Store store_of(const Run &run, int32_t end) const {
@@ -177,6 +179,17 @@ template <bool kLogits> struct HopperRun {
         for (int i = 0; i < run.count; i++) {
             o.shortest = min(o.shortest, s.length[i]);
         }
+        if (kLogits) { /* elsewhere positions are stored one by one */
+            const uintptr_t lines = (uintptr_t)a.logits | (uintptr_t)((s.line[0] | s.stride) * 4);
+            const bool pairs =
+                a.logits_type == TAMIS_F32 && run.count == kRunRows && (lines & 7) == 0;
+            o.shortest = pairs ? o.shortest : 0;
+            o.line[0] = (float *)a.logits + s.line[2 * (lane & 3)] + position_of_lane(0);
+            o.line[1] = o.line[0] + s.stride;
+        }
+        if (!kMaxima) {
+            return o;
+        }
         const int64_t begin = (int64_t)min(s.length[place], o.end) - block + kSourceTile - 1;
         o.tiles = stores ? (int32_t)(begin / kSourceTile) : 0;
         o.shift = a.block_size == 16 ? 2 : 3;
@@ -186,10 +199,17 @@ template <bool kLogits> struct HopperRun {
         return o;
     }
 
-    /* Whether scores of a tile are rounded, kept, or not all of visible positions. */
+    /* Whether scores of a tile are rounded, or not all of visible positions that go in pairs. */
     __device__ bool is_rare(const Store &o, int32_t tile) const {
-        return kLogits || a.numerics == TAMIS_NUMERICS_BF16 ||
-               (tile + 1) * kSourceTile > o.shortest;
+        return a.numerics == TAMIS_NUMERICS_BF16 || (tile + 1) * kSourceTile > o.shortest;
+    }
+
+    /* Where they are not, those of row 2 c + i. */
+    __device__ void keep(const Store &o, int32_t tile, int i, const float (&score)[4]) const {
+        float2 pair;
+        pair.x = stored_logit(score[2 * i]);
+        pair.y = stored_logit(score[2 * i + 1]);
+        *(float2 *)(o.line[i] + (int64_t)tile * kSourceTile) = pair;
     }
 
     /* Then, those of row 2 c + i. */
@@ -204,15 +224,18 @@ template <bool kLogits> struct HopperRun {
                 own = tamis_round_bf16(own);
             }
             if (j >= min(s.length[place], o.end)) {
-                own = __uint_as_float(TAMIS_NAN_BITS);
+                own = kMaxima ? __uint_as_float(TAMIS_NAN_BITS) : own;
             } else if (kLogits) {
-                store_logit(a, run.row + place, j, own);
+                store_logit(a, s.line[place], j, own);
             }
         }
     }
 
     /* score[2 i + b]: of row 2 c + i at the lane's position b. */
     __device__ void store(const Store &o, int32_t tile, const float (&score)[4]) const {
+        if (!kMaxima) {
+            return;
+        }
         const int lane = threadIdx.x & 31;
         const float x = fmaxf(score[0], score[1]), y = fmaxf(score[2], score[3]);
         const bool odd = lane & 4;
@@ -287,12 +310,16 @@ template <bool kLogits> struct HopperRun {
             sum(w0, d, x.scale, 0, score);
             if (rare) {
                 finish(run, out, tile, 0, score);
+            } else if (kLogits) {
+                keep(out, tile, 0, score);
             }
             multiply_half<0>(d, y.a);
             hopper::multiply_wait<1>(e);
             sum(w1, e, x.scale, 1, score);
             if (rare) {
                 finish(run, out, tile, 1, score);
+            } else if (kLogits) {
+                keep(out, tile, 1, score);
             }
             tiles.seen(x);
             multiply_half<1>(e, y.a);
@@ -303,6 +330,8 @@ template <bool kLogits> struct HopperRun {
             sum(w0, d, y.scale, 0, last);
             if (rare) {
                 finish(run, out, tile + kGroups, 0, last);
+            } else if (kLogits) {
+                keep(out, tile + kGroups, 0, last);
             }
             tiles.seen(y);
             const float scale[2] = {y.scale[0], y.scale[1]};
@@ -311,6 +340,8 @@ template <bool kLogits> struct HopperRun {
             sum(w1, e, scale, 1, last);
             if (rare) {
                 finish(run, out, tile + kGroups, 1, last);
+            } else if (kLogits) {
+                keep(out, tile + kGroups, 1, last);
             }
             before = tile + kGroups;
         }
@@ -342,11 +373,11 @@ template <bool kLogits> struct HopperRun {
     }
 };
 
-template <bool kLogits>
+template <bool kMaxima, bool kLogits, class Tile>
 __device__ inline void source_hopper(const tamis_mqa_logits_args &a, bool fill,
-                                     const tamis_raised_k &raised, const tamis_row_tile &tile) {
+                                     const tamis_raised_k &raised, const Tile &tile) {
     __shared__ SourceShared s; /* not dynamic: its matrix is then a constant */
-    source_share<kLogits>(a, tile, s, HopperRun<kLogits>{a, s, raised});
+    source_share<kLogits>(a, tile, s, HopperRun<kMaxima, kLogits>{a, s, raised});
     if (kLogits && fill) {
         fill_logits(a);
     }
@@ -354,19 +385,25 @@ __device__ inline void source_hopper(const tamis_mqa_logits_args &a, bool fill,
 
 } // namespace tamis
 
-/* Block maxima alone, and logits with or without them. */
+/* Block maxima, logits, and both. */
 extern "C" __global__ void __launch_bounds__(tamis::kSourceThreads, 1)
     tamis_mqa_maxima_fast_sm90(const __grid_constant__ tamis_mqa_logits_args a, int32_t fill,
                                const __grid_constant__ tamis_raised_k raised,
                                const __grid_constant__ tamis_row_tile tile) {
-    tamis::source_hopper<false>(a, fill != 0, raised, tile);
+    tamis::source_hopper<true, false>(a, fill != 0, raised, tile);
 }
 extern "C" __global__ void __launch_bounds__(tamis::kSourceThreads, 1)
     tamis_mqa_logits_fast_sm90(const __grid_constant__ tamis_mqa_logits_args a, int32_t fill,
                                const __grid_constant__ tamis_raised_k raised,
-                               const __grid_constant__ tamis_row_tile tile) {
+                               const __grid_constant__ tamis_score_tile tile) {
     tamis::wait_for_kernel_before();
-    tamis::source_hopper<true>(a, fill != 0, raised, tile);
+    tamis::source_hopper<false, true>(a, fill != 0, raised, tile);
+}
+extern "C" __global__ void __launch_bounds__(tamis::kSourceThreads, 1)
+    tamis_mqa_both_fast_sm90(const __grid_constant__ tamis_mqa_logits_args a, int32_t fill,
+                             const __grid_constant__ tamis_raised_k raised,
+                             const __grid_constant__ tamis_score_tile tile) {
+    tamis::source_hopper<true, true>(a, fill != 0, raised, tile);
 }
 
 #endif

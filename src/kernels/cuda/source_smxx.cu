@@ -88,7 +88,7 @@ template <bool kLogits> struct PortableRun {
     }
 
     /* The warp's row at a tile: lane 4 r + c has positions 8 c + r and 32 + 8 c + r. */
-    __device__ void store(int64_t r, float *out, int32_t tile, int32_t length,
+    __device__ void store(int64_t line, float *out, int32_t tile, int32_t length,
                           float (&score)[2]) const {
         const int lane = threadIdx.x & 31, c = lane & 3;
         const int32_t base = tile * kSourceTile;
@@ -103,7 +103,7 @@ template <bool kLogits> struct PortableRun {
                 score[i] = __uint_as_float(TAMIS_NAN_BITS);
             }
             if (kLogits && j < length) {
-                store_logit(a, r, j, score[i]);
+                store_logit(a, line, j, score[i]);
             }
         }
         if (kLogits && !a.block_max) {
@@ -164,7 +164,7 @@ template <bool kLogits> struct PortableRun {
                 score[i] = __fmul_rn(add_chains(p), shared.k[from].scale[32 * i + 8 * c + r]);
             }
             if (place < run.count) {
-                store(row, out, tile, length, score);
+                store(kLogits ? s.line[place] : 0, out, tile, length, score);
             }
             wide |= tile + 1 < end && next_wide;
             __syncthreads();
@@ -173,9 +173,9 @@ template <bool kLogits> struct PortableRun {
     }
 };
 
-template <bool kLogits>
+template <bool kLogits, class Tile>
 __device__ inline void source_portable(const tamis_mqa_logits_args &a, bool fill,
-                                       const tamis_row_tile &tile) {
+                                       const Tile &tile) {
     extern __shared__ __align__(1024) uint8_t memory[];
     PortableShared &shared = *(PortableShared *)memory;
     source_share<kLogits>(a, tile, shared.common, PortableRun<kLogits>{a, shared});
@@ -196,6 +196,6 @@ extern "C" __global__ void __launch_bounds__(tamis::kSourceThreads, 2)
 }
 extern "C" __global__ void __launch_bounds__(tamis::kSourceThreads, 2)
     tamis_mqa_logits_fast_smxx(const __grid_constant__ tamis_mqa_logits_args a, int32_t fill,
-                               const __grid_constant__ tamis_row_tile tile) {
+                               const __grid_constant__ tamis_score_tile tile) {
     tamis::source_portable<true>(a, fill != 0, tile);
 }

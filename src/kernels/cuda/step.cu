@@ -48,7 +48,24 @@ __device__ inline void show_raised(const tamis_gate_args &a) {
     const bool own = a.raised->serial == a.counts->serial && is_from(a.raised->from, a.from);
     for (int64_t i = (int64_t)blockIdx.x * blockDim.x + threadIdx.x; i < a.requests;
          i += (int64_t)gridDim.x * blockDim.x) {
-        a.usable[i] = own ? a.first[i] : -1;
+        const int32_t first = a.first[i];
+        a.usable[i] = own ? first : -1;
+        if (a.gated[1] && first >= 0) {
+            a.routes->decoded = 1;
+        }
+    }
+}
+
+/* What a lane found of its rows: positions of the longest of the dense route, whether any takes the
+ * other. Whole warp. */
+__device__ inline void raise_routes(const tamis_gate_args &a, uint32_t longest, bool listed) {
+    longest = __reduce_max_sync(kAll, longest);
+    listed = __any_sync(kAll, listed);
+    if ((threadIdx.x & 31) == 0 && longest > 0) {
+        atomicMax(&a.routes->longest, longest);
+    }
+    if ((threadIdx.x & 31) == 0 && listed) {
+        a.routes->listed = 1;
     }
 }
 
@@ -61,6 +78,7 @@ extern "C" __global__ void tamis_step_begin_smxx(const __grid_constant__ tamis_s
     counts.rows = a.rows;
     counts.requests = a.requests;
     *a.counts = counts;
+    *a.routes = tamis_routes{};
 }
 
 extern "C" __global__ void __launch_bounds__(256)
@@ -107,6 +125,8 @@ extern "C" __global__ void __launch_bounds__(256)
     tamis_gate_smxx(const __grid_constant__ tamis_gate_args a) {
     tamis::let_next_kernel_wait();
     const uint32_t fault = tamis::fault_of(a, tamis::load_guard(a));
+    uint32_t longest = 0;
+    bool listed = false;
     for (int64_t r = (int64_t)blockIdx.x * blockDim.x + threadIdx.x; r < a.rows;
          r += (int64_t)gridDim.x * blockDim.x) {
         int64_t start = a.ks ? a.ks[r] : 0, end = a.ke[r];
@@ -116,6 +136,11 @@ extern "C" __global__ void __launch_bounds__(256)
         if (a.gated[1]) {
             a.gated[1][r] = (int32_t)(dense ? end : start);
         }
+        longest = max(longest, dense ? (uint32_t)(end - start) : 0);
+        listed |= !dense;
+    }
+    if (a.gated[1]) {
+        tamis::raise_routes(a, longest, listed);
     }
     if (a.usable) {
         tamis::show_raised(a);

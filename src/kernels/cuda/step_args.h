@@ -10,6 +10,7 @@
 #include <tamis/tamis.h>
 
 #include "kernels/cuda/raised_k.h"
+#include "kernels/cuda/tile_args.h"
 
 /* The stamp of the published blocks (spec 6.3). */
 typedef struct tamis_device_stamp {
@@ -29,6 +30,7 @@ typedef struct tamis_step_fill {
     const int64_t *context;                   /* [requests] */
     const int32_t *query_start;               /* [requests + 1] */
     const int32_t *k_start[2];                /* [requests] or NULL */
+    tamis_routes *routes;                     /* emptied */
     int64_t rows;                             /* with padding */
     int64_t tokens;                           /* rows past them are padding, whatever starts say */
     int64_t max_context;
@@ -66,8 +68,9 @@ typedef struct tamis_gate_args {
     const tamis_raised_stamp *raised;
     tamis_raised_from from;
     const int32_t *first;
-    int32_t *usable;  /* [requests], NULL: not for this layer */
-    int64_t requests; /* of the plan */
+    int32_t *usable;      /* [requests], NULL: not for this layer */
+    tamis_routes *routes; /* raised where there is a dense route */
+    int64_t requests;     /* of the plan */
 } tamis_gate_args;
 
 #endif

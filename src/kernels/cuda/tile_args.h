@@ -29,6 +29,26 @@ typedef struct tamis_row_tile {
     int64_t index;
 } tamis_row_tile;
 
+/*
+ * What the gates of a step's consumers found of their rows' two routes, on the device. A later
+ * layer only ever raises it, so that it holds for each of them and nobody but the step empties it.
+ */
+typedef struct tamis_routes {
+    uint32_t longest; /* positions that a row of the dense route sees at most */
+    uint32_t listed;  /* not 0: some rows take the other one */
+    uint32_t decoded; /* not 0: K of some request is decoded */
+    uint32_t reserved;
+} tamis_routes;
+
+/* Which rows of a call a kernel is to do that writes or reads scores: lines as short as the longest
+ * of them allows, so that few tiles of all that are queued hold a short step. */
+typedef struct tamis_score_tile {
+    const tamis_routes *routes; /* NULL: all, in lines as the call has them */
+    uint32_t index;
+    uint32_t stride;  /* floats of a line at most, a multiple of 32 */
+    uint32_t room[2]; /* floats of all lines; [1]: where no K is decoded */
+} tamis_score_tile;
+
 typedef struct tamis_tile_args {
     const int32_t *ks, *ke; /* [rows], ks may be NULL */
     int32_t *starts;        /* out [tiles + 1] */
@@ -58,6 +78,27 @@ TAMIS_INLINE uint32_t tamis_tile_of(uint32_t before, uint32_t total, uint32_t ti
     uint32_t each = total / tiles + (total % tiles > 0);
     uint32_t tile = each > 0 ? before / each : 0;
     return tile < tiles ? tile : tiles - 1; /* rows of no units behind the last */
+}
+
+/* Floats of a line of scores for rows of `longest` positions. */
+TAMIS_INLINE uint32_t tamis_score_stride(uint32_t longest, uint32_t most) {
+    uint32_t stride = longest > 32 ? (longest + 31) / 32 * 32 : 32;
+    return stride < most ? stride : most;
+}
+
+/* Rows of each tile, of one size but for the last: whole runs of them where any fits. */
+TAMIS_INLINE uint32_t tamis_score_rows(uint32_t rows, uint32_t stride, uint32_t room) {
+    uint32_t most = room / stride, tiles, each;
+    if (most >= rows) {
+        return rows;
+    }
+    if (most <= TAMIS_TILE_RUN) {
+        return most > 0 ? most : 1;
+    }
+    most = most / TAMIS_TILE_RUN * TAMIS_TILE_RUN;
+    tiles = (rows + most - 1) / most;
+    each = (rows + tiles - 1) / tiles;
+    return (each + TAMIS_TILE_RUN - 1) / TAMIS_TILE_RUN * TAMIS_TILE_RUN;
 }
 
 #endif

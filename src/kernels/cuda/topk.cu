@@ -11,7 +11,7 @@ namespace tamis {
 
 struct Columns {
     const tamis_topk_args &a;
-    int64_t r, columns;
+    int64_t r, line, columns;
     Row row;
     const int32_t *blocks; /* of the row; NULL: columns are positions */
     bool gather;           /* the logit of a column lies at its position */
@@ -26,7 +26,7 @@ struct Columns {
         return j >= 0 && j < row.length ? j : -1;
     }
     __device__ float logit(int64_t c, int64_t j) const {
-        return tamis_load_float(a.logits, a.logits_type, r * a.logits_stride + (gather ? j : c));
+        return tamis_load_float(a.logits, a.logits_type, line + (gather ? j : c));
     }
     __device__ uint32_t key(int64_t c) const {
         int64_t j = position(c);
@@ -71,7 +71,7 @@ __device__ inline uint32_t count_valid(SelectShared &s, const Columns &columns) 
 }
 
 /* Columns and interval of row r: those past its length are none, where no list says otherwise. */
-__device__ inline Columns columns_of(const tamis_topk_args &a, int64_t r, int32_t how,
+__device__ inline Columns columns_of(const tamis_topk_args &a, int64_t r, int64_t line, int32_t how,
                                      int64_t limit) {
     int64_t width = a.columns ? clamp(a.columns[r], 0, a.width) : a.width;
     Row row = {0, INT64_MAX, nullptr};
@@ -83,7 +83,12 @@ __device__ inline Columns columns_of(const tamis_topk_args &a, int64_t r, int32_
     const bool whole = (how & TAMIS_TOPK_WHOLE) && row.length <= width;
     const int32_t *blocks = a.blocks && !whole ? a.blocks + r * a.blocks_stride : nullptr;
     width = blocks ? width : min(width, row.length);
-    return {a, r, width, row, blocks, (how & TAMIS_TOPK_GATHER) != 0};
+    return {a, r, line, width, row, blocks, (how & TAMIS_TOPK_GATHER) != 0};
+}
+
+/* Whether rows that see nothing are left alone: another kernel wrote theirs, if it had any row. */
+__device__ inline bool leaves_empty(int32_t how, const tamis_score_tile &tile) {
+    return (how & TAMIS_TOPK_LIVE_ONLY) && (tile.routes == nullptr || tile.routes->listed);
 }
 
 /* What follows the row's `want` columns. */
@@ -100,11 +105,14 @@ __device__ inline void write_tail(const Columns &columns, uint32_t want) {
 } // namespace tamis
 
 extern "C" __global__ void __launch_bounds__(tamis::kSelectThreads)
-    tamis_topk_smxx(const __grid_constant__ tamis_topk_args a, int32_t how, int64_t limit) {
+    tamis_topk_smxx(const __grid_constant__ tamis_topk_args a, int32_t how, int64_t limit,
+                    const __grid_constant__ tamis_score_tile tile) {
     __shared__ tamis::SelectShared shared;
-    for (int64_t r = blockIdx.x; r < a.rows.count; r += gridDim.x) {
-        const tamis::Columns columns = tamis::columns_of(a, r, how, limit);
-        if ((how & TAMIS_TOPK_LIVE_ONLY) && columns.row.length == 0) {
+    const tamis::ScoreRows rows = tamis::rows_of(tile, a.rows.count, a.logits_stride);
+    const bool live_only = tamis::leaves_empty(how, tile);
+    for (int64_t r = rows.first + blockIdx.x; r < rows.end; r += gridDim.x) {
+        const tamis::Columns columns = tamis::columns_of(a, r, rows.line(r), how, limit);
+        if (live_only && columns.row.length == 0) {
             continue;
         }
         uint32_t want = min(tamis::count_valid(shared, columns), (uint32_t)a.selection.topk);
@@ -161,7 +169,7 @@ template <int QUADS>
 __device__ inline void load_quads(const Columns &columns, const Quads<QUADS> &quads,
                                   uint4 (&keys)[QUADS]) {
     const tamis_topk_args &a = columns.a;
-    const int64_t line = columns.r * a.logits_stride;
+    const int64_t line = columns.line;
     const float *logits = (const float *)a.logits + line;
     const bool aligned = a.logits_type == TAMIS_F32 && ((uintptr_t)logits & 15) == 0;
     float4 x[QUADS];
@@ -191,14 +199,18 @@ __device__ inline void load_quads(const Columns &columns, const Quads<QUADS> &qu
 
 /* Rows of pools, keys in registers: THREADS * 4 * QUADS columns at most. */
 template <int THREADS, int QUADS>
-__device__ inline void topk_pool(const tamis_topk_args &a, int32_t how, int64_t limit) {
+__device__ inline void topk_pool(const tamis_topk_args &a, int32_t how, int64_t limit,
+                                 const tamis_score_tile &tile) {
     __shared__ Pool<THREADS> shared;
     __shared__ Item list[kPoolItems];
     uint16_t *order = (uint16_t *)list;
+    wait_for_kernel_before();
+    const ScoreRows rows = rows_of(tile, a.rows.count, a.logits_stride);
+    const bool live_only = leaves_empty(how, tile);
     pool_begin(shared);
-    for (int64_t r = blockIdx.x; r < a.rows.count; r += gridDim.x) {
-        const Columns columns = columns_of(a, r, how, limit);
-        if ((how & TAMIS_TOPK_LIVE_ONLY) && columns.row.length == 0) {
+    for (int64_t r = rows.first + blockIdx.x; r < rows.end; r += gridDim.x) {
+        const Columns columns = columns_of(a, r, rows.line(r), how, limit);
+        if (live_only && columns.row.length == 0) {
             continue;
         }
         const int chunk = chunk_of((int)columns.columns, THREADS / 32);
@@ -219,6 +231,7 @@ __device__ inline void topk_pool(const tamis_topk_args &a, int32_t how, int64_t 
 
 /* The same for pools of 16,384 columns at most. */
 extern "C" __global__ void __launch_bounds__(tamis::kPoolTopkThreads, 2)
-    tamis_topk_pool_smxx(const __grid_constant__ tamis_topk_args a, int32_t how, int64_t limit) {
-    tamis::topk_pool<tamis::kPoolTopkThreads, tamis::kPoolTopkQuads>(a, how, limit);
+    tamis_topk_pool_smxx(const __grid_constant__ tamis_topk_args a, int32_t how, int64_t limit,
+                         const __grid_constant__ tamis_score_tile tile) {
+    tamis::topk_pool<tamis::kPoolTopkThreads, tamis::kPoolTopkQuads>(a, how, limit, tile);
 }

@@ -1,0 +1,182 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * plan_scores.c: consumers by page tables wider than the border of `auto`, where only the device
+ * knows whether rows take the dense route, how long those are and how many share the scratch of
+ * their scores: the bytes of plans on the CPU, whatever a graph's replays make of them. In scratch
+ * far smaller than a plan's own few rows take many tiles. gpu_plan_scores NAME runs one of: pages,
+ * general, rows, graph.
+ */
+#include "plan_device.h"
+
+enum { REQUESTS = 4 };
+
+static const request largest[REQUESTS] = {{3000, 300}, {3000, 200}, {3000, 160}, {3000, 140}};
+
+/* Lengths of a step. All requests have rows enough for decoded K, or none has. */
+typedef struct lengths {
+    int64_t context[REQUESTS];
+    int32_t starts[REQUESTS + 1];
+} lengths;
+
+/* The border is at 480 positions. */
+static const lengths steps[] = {
+    {{300, 200, 160, 140}, {0, 300, 500, 660, 800}},     /* short */
+    {{100, 99, 127, 40}, {0, 100, 199, 326, 366}},       /* without decoded K */
+    {{3000, 3000, 3000, 3000}, {0, 300, 500, 660, 800}}, /* all listed */
+    {{0}, {0}},                                          /* nothing */
+    {{700, 480, 160, 500}, {0, 300, 500, 660, 800}},     /* across the border */
+    {{480, 20, 9, 127}, {0, 1, 21, 30, 157}},            /* one long row of the dense route */
+    {{2000, 0, 90, 130}, {0, 3, 3, 90, 200}},            /* one request listed, others short */
+};
+
+/* Scratch of `rows` rows that are as long as any of the dense route. */
+static void shrink(scene *s, int64_t rows) {
+    const int64_t longest = tamis_cuda_dense_longest(s->indexer, &s->plan->limits);
+    const int64_t bytes = tamis_cuda_dense_tiling(s->plan, longest).each * rows;
+    assert_true(bytes <= s->plan->work_bytes);
+    s->plan->work_bytes = bytes;
+}
+
+/* What the gates of the step's consumers had to find. */
+static void check_routes(const scene *s, const lengths *of) {
+    const int64_t border = tamis_cuda_border(s->indexer);
+    tamis_routes want = {0}, got;
+    for (int32_t layer = 0; layer < LAYERS; layer++) {
+        if (!layers_selects(layer) || !layers_consumes(s->l, layer)) {
+            continue;
+        }
+        for (int i = 0; i < REQUESTS; i++) {
+            const int32_t fresh_rows = of->starts[i + 1] - of->starts[i];
+            const int32_t shift = s->l->ratios[layer] - 1;
+            int32_t seeing = 0;
+            for (int32_t r = 0; r < fresh_rows; r++) {
+                const int64_t length = (of->context[i] - fresh_rows + r + 1) >> shift;
+                const int dense = length <= border;
+                want.longest = dense && length > want.longest ? (uint32_t)length : want.longest;
+                want.listed |= !dense;
+                seeing += length > 0;
+            }
+            want.decoded |= s->plan->raised.codes && seeing >= TAMIS_RAISED_ROWS;
+        }
+    }
+    gpu_read(&got, s->plan->routes, sizeof got);
+    assert_int_equal(got.longest, want.longest);
+    assert_int_equal(got.listed, want.listed);
+    assert_int_equal(got.decoded, want.decoded);
+}
+
+static void queue_all(scene *s, const tamis_step *step) {
+    for (int32_t layer = 0; layer < LAYERS; layer++) {
+        if (layers_selects(layer)) {
+            twin_queue(s->plan, step, &s->t, layer, &s->out[layer]);
+        }
+    }
+}
+
+static void poison_all(scene *s) {
+    for (int32_t layer = 0; layer < LAYERS; layer++) {
+        if (layers_selects(layer)) {
+            gpu_poison(s->l, layer, &s->out[layer]);
+        }
+    }
+}
+
+static void hold_all(scene *s, const outcome *want, const char *what) {
+    gpu_sync();
+    for (int32_t layer = 0; layer < LAYERS; layer++) {
+        if (layers_selects(layer)) {
+            scene_holds(s, layer, &want[layer], what);
+        }
+    }
+    assert_int_equal(tamis_cuda_plan_status(s->plan), TAMIS_CUDA_PLAN_GOOD);
+}
+
+static scene scene_of(shape sizes, int32_t mode, int64_t rows) {
+    layers *l = sizes.heads == 32 && sizes.page_size ? close_layers(sizes, largest, REQUESTS)
+                                                     : layers_make(sizes, largest, REQUESTS);
+    scene s = scene_make(l, 3, mode, 1 << 15);
+    shrink(&s, rows);
+    return s;
+}
+
+static void on_lengths(shape sizes, int64_t rows) {
+    for (int32_t mode = TAMIS_SPARSE_OFF; mode <= TAMIS_SPARSE_AUTO;
+         mode += TAMIS_SPARSE_AUTO - TAMIS_SPARSE_OFF) {
+        seed(400 + (uint64_t)rows);
+        scene s = scene_of(sizes, mode, rows);
+        for (int i = 0; i < COUNT(steps); i++) {
+            outcome want[LAYERS];
+            char text[60];
+            tamis_batch batch = scene_lengths(&s, steps[i].context, steps[i].starts);
+            scene_expect(&s, s.l, &batch, want);
+            poison_all(&s);
+            tamis_step step = twin_step(s.plan, &s.t);
+            queue_all(&s, &step);
+            snprintf(text, sizeof text, "mode %d, %d rows fit, lengths %d", mode, (int)rows, i);
+            hold_all(&s, want, text);
+            check_routes(&s, &steps[i]);
+        }
+        scene_end(&s);
+    }
+}
+
+/* Hopper's kernels where the device has them, and the portable fast ones. */
+static void pages(void **state) {
+    static const shape sizes = {TAMIS_K_MXFP4_PAGE,  64, 32, 128, 48, 40, 8, 1,
+                                TAMIS_NUMERICS_EXACT};
+    (void)state;
+    on_lengths(sizes, 9);
+    on_lengths(sizes, 150);
+}
+
+static void general(void **state) {
+    static const shape sizes = {TAMIS_K_MXFP4_PAGE, 16, 4, 64, 16, 20, 16, 2, TAMIS_NUMERICS_BF16};
+    (void)state;
+    on_lengths(sizes, 40);
+}
+
+static void rows(void **state) {
+    static const shape sizes = {TAMIS_K_MXFP4_SPLIT, 0, 32, 128, 20, 40, 8, 1,
+                                TAMIS_NUMERICS_EXACT};
+    (void)state;
+    on_lengths(sizes, 1);
+}
+
+/* One graph, captured over no rows, whose every replay makes other tiles. */
+static void graph(void **state) {
+    enum { GLOBAL = 0 };
+    static const shape sizes = {TAMIS_K_MXFP4_PAGE,  64, 32, 128, 48, 40, 8, 1,
+                                TAMIS_NUMERICS_EXACT};
+    static const lengths none = {{0}, {0}};
+    void *made = NULL, *exec = NULL;
+    (void)state;
+    seed(420);
+    scene s = scene_of(sizes, TAMIS_SPARSE_AUTO, 60);
+    scene_lengths(&s, none.context, none.starts);
+    gpu_call(device.capture_begin(device.stream, GLOBAL), "begin capture");
+    tamis_step step = twin_step(s.plan, &s.t);
+    queue_all(&s, &step);
+    gpu_call(device.capture_end(device.stream, &made), "end capture");
+    gpu_call(device.instantiate(&exec, made, 0), "instantiate");
+    device.graph_destroy(made);
+    for (int i = 0; i < COUNT(steps); i++) {
+        outcome want[LAYERS];
+        char text[60];
+        tamis_batch batch = scene_lengths(&s, steps[i].context, steps[i].starts);
+        scene_expect(&s, s.l, &batch, want);
+        poison_all(&s);
+        gpu_call(device.graph_launch(exec, device.stream), "graph launch");
+        snprintf(text, sizeof text, "replay over lengths %d", i);
+        hold_all(&s, want, text);
+        check_routes(&s, &steps[i]);
+    }
+    device.exec_destroy(exec);
+    scene_end(&s);
+}
+
+static const struct CMUnitTest list[] = {cmocka_unit_test(pages), cmocka_unit_test(general),
+                                         cmocka_unit_test(rows), cmocka_unit_test(graph)};
+
+int main(int argc, char **argv) {
+    return gpu_main(list, COUNT(list), "gpu_plan_scores", argc, argv);
+}
