@@ -395,6 +395,9 @@ inline float __fadd_rn(float a, float b) {
 inline float __fsub_rn(float a, float b) {
     return emulated::number(a - b);
 }
+inline float __fmul_rn(float a, float b) {
+    return emulated::number(a * b);
+}
 inline float __fmaf_rn(float a, float b, float c) {
     return emulated::number(fmaf(a, b, c));
 }
@@ -415,6 +418,9 @@ inline uint32_t __dp4a(uint32_t a, uint32_t b, uint32_t c) {
         c += (a >> i & 255u) * (b >> i & 255u);
     }
     return c;
+}
+inline uint32_t __funnelshift_l(uint32_t low, uint32_t high, uint32_t by) {
+    return (uint32_t)(((uint64_t)high << 32 | low) << (by & 31) >> 32);
 }
 template <class T> inline T __ldg(const T *p) {
     return *p;
@@ -481,6 +487,12 @@ inline uint32_t __ballot_sync(uint32_t mask, bool yes) {
 template <class T> inline T __shfl_sync(uint32_t mask, T x, int from) {
     static_assert(sizeof(T) == 4 && std::is_integral<T>::value, "a lane's word");
     return (T)gather_lanes(mask, (uint32_t)x, emulated::Kind::shuffle)[from & 31];
+}
+inline uint32_t __shfl_xor_sync(uint32_t mask, uint32_t x, int by) {
+    return gather_lanes(mask, x, emulated::Kind::exchange)[((int)threadIdx.x & 31) ^ by];
+}
+inline bool __any_sync(uint32_t mask, bool x) {
+    return __ballot_sync(mask, x) != 0;
 }
 template <class T> inline T __shfl_up_sync(uint32_t mask, T x, int by) {
     static_assert(sizeof(T) == 4 && std::is_integral<T>::value, "a lane's word");

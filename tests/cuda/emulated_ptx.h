@@ -228,9 +228,6 @@ inline int32_t __dp4a(int32_t a, int32_t b, int32_t c) {
     }
     return c;
 }
-inline float __fmul_rn(float a, float b) {
-    return emulated::number(a * b);
-}
 inline float __int2float_rn(int32_t x) {
     return (float)x;
 }
@@ -242,17 +239,11 @@ inline void __syncwarp() {
 inline bool __syncthreads_and(bool x) {
     return !emulated::cta().any(!x);
 }
-inline bool __any_sync(uint32_t mask, bool x) {
-    return __ballot_sync(mask, x) != 0;
-}
 inline bool __all_sync(uint32_t mask, bool x) {
     return __ballot_sync(mask, x) == 0xFFFFFFFFu;
 }
 inline int32_t __reduce_max_sync(uint32_t mask, int32_t x) {
     return (int32_t)(__reduce_max_sync(mask, (uint32_t)x ^ 0x80000000u) ^ 0x80000000u);
-}
-inline uint32_t __shfl_xor_sync(uint32_t mask, uint32_t x, int by) {
-    return gather_lanes(mask, x, emulated::Kind::exchange)[((int)threadIdx.x & 31) ^ by];
 }
 inline int32_t __shfl_xor_sync(uint32_t mask, int32_t x, int by) {
     return (int32_t)__shfl_xor_sync(mask, (uint32_t)x, by);

@@ -234,7 +234,7 @@ const char *run_ctas(Case &c, const char *name) {
 /* ---- what it must be ---- */
 
 bool row_is_right(const Case &c, int r, const std::vector<float> &scores) {
-    const uint32_t *const keys = (const uint32_t *)c.args.logits + r * c.args.logits_stride;
+    const float *const given = (const float *)c.args.logits + r * c.args.logits_stride;
     const float *const row = scores.data() + r * c.args.logits_stride;
     std::vector<std::pair<uint32_t, int>> best; /* ~key, position */
     const int count = c.length[(size_t)r] > 0 ? c.counts[(size_t)r] : 0;
@@ -242,7 +242,8 @@ bool row_is_right(const Case &c, int r, const std::vector<float> &scores) {
         const int position = c.blocks[(size_t)(r * c.width + i / kBlock)] * kBlock + i % kBlock;
         const bool seen = position < c.length[(size_t)r];
         const uint32_t key = seen ? tamis_order_key(row[i]) + 1u : 0;
-        if (keys[i] != key) {
+        const bool none = tamis_f32_bits(given[i]) == kNoScore;
+        if (none == seen || (seen && tamis_order_key(given[i]) + 1u != key)) {
             return false;
         }
         if (seen) {

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: MIT */
 /*
  * emulated_selection.cpp: the kernels' own selection of few rows (split_select.cuh), and of rows of
- * pools (pool.cuh), by an emulated CTA, over keys that are unlucky in all the ways known, against a
- * stable sort. What lies behind the row's keys is keys that would win, shared memory begins as
- * garbage, and what surrounds it must stay.
+ * pools (pool.cuh), by an emulated CTA, over scores that are unlucky in all the ways known, against
+ * a stable sort. What lies behind the row's is what would win, shared memory begins as garbage, and
+ * what surrounds it must stay.
  *
  * Usage: cuda_emulated_selection [first case [cases]]. A case is its number: all else follows from
  * it.
@@ -27,6 +27,7 @@ constexpr int kDefaultCases = 50;
 constexpr int kDefaultCases = 800;
 #endif
 constexpr uint32_t kCanary = 0xC0FFEE11u, kStale = 0xDEADBEEFu;
+constexpr uint32_t kInfinite = 0x7F800000u; /* a score that would win */
 
 /* Which columns have no key, as positions past a row's end and ids out of range have none. */
 const char *const hole_names[] = {"none",         "a quarter",    "nearly all",
@@ -51,7 +52,7 @@ struct Case {
     uint64_t seed;
     uint32_t kind, holes, topk;
     int columns;
-    std::vector<uint32_t> keys;
+    std::vector<uint32_t> keys, given; /* of scores; scores' bits */
 };
 
 constexpr int kMaxWidth = kSplitColumns / kBlock;
@@ -85,9 +86,14 @@ Case make_case(uint64_t seed) {
     const Mix mix = mix_of(random, c.columns);
     c.keys.resize((size_t)c.columns);
     for (int i = 0; i < c.columns; i++) {
-        c.keys[(size_t)i] = tamis_order_key(kScoreKinds[c.kind].score(mix, i)) + 1u;
+        const float score = kScoreKinds[c.kind].score(mix, i);
+        c.keys[(size_t)i] = tamis_order_key(score) + 1u;
+        c.given.push_back(score == score ? tamis_f32_bits(score) : 0x7FFFFFFFu); /* a GPU's NaN */
     }
     make_holes(c.keys, c.holes, random);
+    for (size_t i = 0; i < c.keys.size(); i++) {
+        c.given[i] = c.keys[i] ? c.given[i] : kNoScore;
+    }
     return c;
 }
 
@@ -102,13 +108,13 @@ struct Guarded {
 };
 
 Guarded shared;
-alignas(16) uint32_t keys[kSplitColumns + 64];
+alignas(16) uint32_t keys[kSplitColumns + 64], given[kSplitColumns + 64];
 int32_t blocks[kMaxWidth], pages[3 * kMaxWidth / 4 + 1], positions[kSplitColumns + 1], count;
 int64_t slots[kSplitColumns + 1];
 float scores[kSplitColumns + 1];
 const Case *running;
 
-void select_row() {
+void select_given() {
     const tamis_selection out = [] {
         tamis_selection s = {};
         s.positions = positions;
@@ -118,18 +124,10 @@ void select_row() {
         s.topk = (int32_t)running->topk;
         return s;
     }();
-    Listed list = {};
-    list.blocks = blocks;
-    list.pages = pages;
-    list.count = running->columns / kBlock;
-    list.length = INT32_MAX;
-    list.page_shift = 3; /* pages of 64 positions */
-    pool_begin(shared.row.pool);
-    shared.row.bits[threadIdx.x] = 0;
-    shared.row.listed = shared.row.in_bin = 0;
+    select_begin(shared.row);
     __syncthreads(); /* a row's is_last */
-    take_best(shared.row, shared.lists, keys, running->columns, running->topk);
-    write_taken(shared.row, shared.lists, out, 0, list, keys);
+    select_row(shared.row, shared.lists, (const float *)given, running->columns, blocks, pages,
+               3 /* of 64 positions */, output_of(out, 0));
 }
 
 /* ---- the same keys as a row of pools (topk.cu) ---- */
@@ -178,6 +176,8 @@ void prepare(const Case &c) {
     std::fill(shared_pool.after, shared_pool.after + 16, kCanary);
     std::fill(keys, keys + LENGTH(keys), kStale);
     std::copy(c.keys.begin(), c.keys.end(), keys);
+    std::fill(given, given + LENGTH(given), kInfinite);
+    std::copy(c.given.begin(), c.given.end(), given);
     for (int i = 0; i < kMaxWidth; i++) {
         blocks[i] = 3 * i + 1;
     }
@@ -265,7 +265,7 @@ bool holds(uint64_t seed) {
              (unsigned long long)seed, kScoreKinds[c.kind].name, hole_names[c.holes], c.columns,
              c.topk);
     prepare(c);
-    emulated::cta().run(kSplitThreads, seed, select_row, name);
+    emulated::cta().run(kSplitThreads, seed, select_given, name);
     emulated::cta().shared_base = (uint8_t *)&shared_pool;
     emulated::cta().run(kSplitThreads, seed, select_pools, name);
     const std::vector<int> best = columns_of(c);

@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: MIT */
 /*
  * decode.cu: the consumer of few rows: a row's blocks are scored by many CTAs, and the last of them
- * to finish selects. Keys go through memory that lies in L2; the count of CTAs that are done starts
- * and ends at 0, so that a graph can be replayed. Follows consume.cu, whose rows it reads.
+ * to finish selects. Scores go through memory that lies in L2; the count of CTAs that are done
+ * starts and ends at 0, so that a graph can be replayed. Follows consume.cu, whose rows it reads.
  *
- * A row is a chain of waits: for its length, its query, K, the other CTAs, their keys. What can be
- * asked for at once is.
+ * A row is a chain of waits: for its length, its query, K, the other CTAs, their scores. What can
+ * be asked for at once is.
  */
 #include "guard.cuh"
 #include "kernels/cuda/consume_args.h"
@@ -63,20 +63,24 @@ __device__ inline bool is_last(uint32_t *done, uint32_t parts, bool &shared) {
     return shared;
 }
 
+/* What stands for a column: its score's bits. A NaN of the GPU's own is never kNoScore. */
+__device__ inline uint32_t split_score(bool live, float score) {
+    return live ? __float_as_uint(score) : kNoScore;
+}
+
 /* What the fast path leaves of a warp's groups. Apart, for the registers that it takes. */
 __device__ __noinline__ void score_slowly(const tamis_sparse_mqa_logits_args &a, int64_t r,
                                           int first, int stride, int steps, bool all) {
-    uint32_t *const keys = (uint32_t *)a.logits + r * a.logits_stride;
-    score_left(a, listed_of(a, r), r, first, stride, steps, all,
-               [&](int32_t column, bool live, float score) {
-                   keys[column] = live ? key_of_score(score) : 0;
-               });
+    uint32_t *const scores = (uint32_t *)a.logits + r * a.logits_stride;
+    score_left(
+        a, listed_of(a, r), r, first, stride, steps, all,
+        [&](int32_t column, bool live, float score) { scores[column] = split_score(live, score); });
 }
 
 /*
  * As score_listed where a warp has no more than two blocks, half of group `group` of four: the
- * shortest way from K to keys. id, where: of the lane's block, of lanes 0 and 1. Two warps may
- * write the same keys.
+ * shortest way from K to scores. id, where: of the lane's block, of lanes 0 and 1. Two warps may
+ * write the same ones.
  */
 template <class Sink>
 __device__ inline void score_two(const tamis_sparse_mqa_logits_args &a, const Listed &list,
@@ -119,8 +123,8 @@ struct FirstBlock {
 };
 
 /*
- * A row of few: score(list, first) makes the keys of the blocks that this CTA has of it; `at`: the
- * place in the list of the lane's first. Whole CTA, once.
+ * A row of few: score(list, first) makes the scores of the blocks that this CTA has of it; `at`:
+ * the place in the list of the lane's first. Whole CTA, once.
  */
 template <class Score>
 __device__ inline void consume_split(const tamis_sparse_mqa_logits_args &a,
@@ -136,9 +140,7 @@ __device__ inline void consume_split(const tamis_sparse_mqa_logits_args &a,
     }
     const int32_t words = load_row_words(a, taken, r);
     const uint64_t guard = gate.counts ? load_guard(gate) : 0;
-    pool_begin(s.pool);
-    s.bits[threadIdx.x] = 0;
-    s.listed = s.in_bin = 0;
+    select_begin(s);
     if (taken && __shfl_sync(kAll, words, 3)) {
         return;
     }
@@ -149,7 +151,7 @@ __device__ inline void consume_split(const tamis_sparse_mqa_logits_args &a,
     }
     if (list.count == 0) { /* no CTA waits for another here */
         if (blockIdx.x == 0) {
-            write_none(out, r, 0);
+            write_none(output_of(out, r), 0);
         }
         return;
     }
@@ -163,9 +165,9 @@ __device__ inline void consume_split(const tamis_sparse_mqa_logits_args &a,
     if (!is_last(done + r, gridDim.x, s.last)) {
         return;
     }
-    const uint32_t *const keys = (const uint32_t *)a.logits + r * a.logits_stride;
-    take_best(s, lists, keys, list.count * kBlock, (uint32_t)out.topk);
-    write_taken(s, lists, out, r, list, keys);
+    const float *const scores = (const float *)a.logits + r * a.logits_stride;
+    select_row(s, lists, scores, list.count * kBlock, list.blocks, list.pages, list.page_shift,
+               output_of(out, r));
 }
 
 struct SplitShared {
@@ -179,10 +181,10 @@ static_assert(sizeof(SplitShared) == TAMIS_CONSUME_SPLIT_BYTES, "consume_args.h"
 } // namespace tamis
 
 /*
- * a.logits: scratch for keys, rows of 16-byte alignment and whole steps. done: [rows.count] zeros.
- * taken: rows that are done already and are left alone, or NULL. steps: of a warp's groups; 0: it
- * has two blocks. gate: the layer's, where no kernel before did its work; else its counts are NULL.
- * Grid: parts of a row, rows.
+ * a.logits: scratch for scores, rows of 16-byte alignment and whole steps. done: [rows.count]
+ * zeros. taken: rows that are done already and are left alone, or NULL. steps: of a warp's groups;
+ * 0: it has two blocks. gate: the layer's, where no kernel before did its work; else its counts are
+ * NULL. Grid: parts of a row, rows.
  */
 extern "C" __global__ void __launch_bounds__(tamis::kSplitThreads, 1)
     tamis_consume_split_smxx(const __grid_constant__ tamis_sparse_mqa_logits_args a,
@@ -197,9 +199,9 @@ extern "C" __global__ void __launch_bounds__(tamis::kSplitThreads, 1)
     const int group = (steps ? warp : warp / 2) * (int)gridDim.x + (int)blockIdx.x;
     const int at = group * kStepBlocks * max(steps, 1) + lane + (steps ? 0 : warp % 2 * 2);
     auto score = [&](const Listed &list, const FirstBlock &first) {
-        uint32_t *const keys = (uint32_t *)a.logits + r * a.logits_stride;
+        uint32_t *const scores = (uint32_t *)a.logits + r * a.logits_stride;
         auto put = [&](int32_t column, bool live, float x) {
-            keys[column] = live ? key_of_score(x) : 0;
+            scores[column] = split_score(live, x);
         };
         const auto bits = load_query_bits<kSplitThreads>(a.query, r, a.numerics);
         if (steps == 0) {

@@ -244,14 +244,12 @@ struct SplitKeys {
         asm volatile("ld.shared.u32 %0,[%1];" : "=r"(at) : "r"(own + 16 * step));
         to = load_word(scales + (uint64_t)at * 16);
     }
-    __device__ void begin(SplitAhead &ahead, int32_t steps) const {
-#pragma unroll
-        for (int t = 0; t < 2; t++) {
-            if (t < steps) {
-                load_scales(ahead.scales[t], t);
-                load(ahead.half[2 * t], 2 * t);
-                load(ahead.half[2 * t + 1], 2 * t + 1);
-            }
+    /* Step t, 0 or 1, of the warp's. */
+    __device__ void begin(SplitAhead &ahead, int32_t steps, int t) const {
+        if (t < steps) {
+            load_scales(ahead.scales[t], t);
+            load(ahead.half[2 * t], 2 * t);
+            load(ahead.half[2 * t + 1], 2 * t + 1);
         }
     }
     __device__ void advance() {
@@ -294,7 +292,7 @@ struct SplitRun {
     int32_t at, steps; /* first block; steps of all four */
 };
 
-/* Where keys go: of step t, to `to`, the lane's place of step 0's. */
+/* Where scores go: of step t, to `to`, the lane's place of step 0's. */
 template <bool kPlain> struct SplitSink {
     int32_t left;     /* blocks of the row from the warp's first one on */
     uint32_t visible; /* where the lane's positions of a block lie */
@@ -304,7 +302,7 @@ template <bool kPlain> struct SplitSink {
     __device__ void put(int32_t t, uint32_t *to, float score, uint32_t is_wide) {
         if (kPlain) {
             wide |= is_wide;
-            *to = pool_key(score);
+            *to = split_score(true, score);
             return;
         }
         uint32_t seen;
@@ -313,13 +311,13 @@ template <bool kPlain> struct SplitSink {
         score = round ? tamis_round_bf16(score) : score;
         wide |= live ? is_wide : 0;
         if (4 * t < left) {
-            *to = live ? pool_key(score) : 0;
+            *to = split_score(live, score);
         }
     }
 };
 
 /*
- * The keys of the warp's steps to `to`, the lane's place of the first one's. a: the first half,
+ * The scores of the warp's steps to `to`, the lane's place of the first one's. a: the first half,
  * decoded; own: the first step's scales. A half is multiplied while the one before is weighed; the
  * next step's tables are asked for under a step's last product.
  */
@@ -381,16 +379,15 @@ __device__ inline bool score_run(const SplitRun &run, SplitSink<kPlain> sink,
 __device__ __noinline__ void score_run_slowly(const tamis_sparse_mqa_logits_args &a, int64_t r,
                                               int32_t first, int32_t end, bool all) {
     Listed list = listed_of(a, r);
-    uint32_t *const keys = (uint32_t *)a.logits + r * a.logits_stride;
+    uint32_t *const scores = (uint32_t *)a.logits + r * a.logits_stride;
     list.count = min(list.count, end);
-    score_left(a, list, r, first / kStepBlocks, 1, 1, all,
-               [&](int32_t column, bool live, float score) {
-                   keys[column] = live ? key_of_score(score) : 0;
-               });
+    score_left(
+        a, list, r, first / kStepBlocks, 1, 1, all,
+        [&](int32_t column, bool live, float score) { scores[column] = split_score(live, score); });
 }
 
 /*
- * Keys of a row's blocks to its scratch. place: this warp among those of the row's CTAs, each of
+ * Scores of a row's blocks to its scratch. place: this warp among those of the row's CTAs, each of
  * which has `steps` steps of blocks; first: the lane's first block. Whole CTA.
  */
 __device__ inline void score_split(const tamis_sparse_mqa_logits_args &a, const Listed &list,
@@ -416,8 +413,10 @@ __device__ inline void score_split(const tamis_sparse_mqa_logits_args &a, const 
         warp.tables[lane] = table_of(8u >> lane);
     }
     __syncwarp();
-    keys.begin(ahead, run.steps);
+    keys.begin(ahead, run.steps, 0);
     const bool good = store_split_query(s, query, a);
+    /* Not before: other warps' queries and first steps would wait behind it. */
+    keys.begin(ahead, run.steps, 1);
     if (each > 32) {
         whole &= rest.put(warp, a.k, list, run.at, each);
     }

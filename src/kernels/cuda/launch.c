@@ -243,7 +243,7 @@ int tamis_cuda_consume_is_grouped(const tamis_cuda *cuda, const tamis_sparse_mqa
            tamis_cuda_consumes_in_groups(cuda, score, out, from);
 }
 
-/* Whether there is scratch for the keys of decode.cu, in whole steps, and it takes such rows. */
+/* Whether there is scratch for the scores of decode.cu, in whole steps, and it takes such rows. */
 static int can_split(const tamis_sparse_mqa_logits_args *score, const uint32_t *done) {
     uintptr_t scratch = (uintptr_t)score->logits | (uintptr_t)(score->logits_stride * 4);
     const int64_t step = STEP_BLOCKS * score->block_size;
