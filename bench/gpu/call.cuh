@@ -21,8 +21,9 @@ template <class T> T *on_device(const std::vector<T> &host) {
 }
 
 void fill(std::vector<uint8_t> &bytes, random_bits &bits) {
-    for (size_t i = 0; i < bytes.size(); i++) {
-        bytes[i] = (uint8_t)(bits() >> 24);
+    for (size_t i = 0; i < bytes.size(); i += 8) {
+        const uint64_t eight = bits();
+        memcpy(&bytes[i], &eight, std::min<size_t>(8, bytes.size() - i));
     }
 }
 
