@@ -21,6 +21,7 @@
 #include "layers.h"
 
 enum { LAYERS = 5, PAGE = 128, SETS = 2, CHECKED = 2, SAMPLE = 64 };
+enum { SOURCE, WHOLE, PARTS }; /* what is timed: the first layer alone, all */
 enum { MOST = 1 << 20, PAGES = MOST / PAGE, REQUESTS = 256, ROWS = 8192 };
 
 typedef int capture_begin(void *stream, int mode);
@@ -46,8 +47,8 @@ typedef struct run {
     chain *c;
     int64_t rows, requests, positions;
     tamis_batch batch[SETS];
-    void *exec[SETS]; /* a captured graph, or NULL */
-    int layers;       /* that are run */
+    void *exec[PARTS][SETS]; /* captured graphs, or NULL */
+    int part;                /* that is run */
 } run;
 
 static void *found(chain *c, const char *symbol) {
@@ -171,40 +172,54 @@ static void queue(run *r, int set, int layers, int32_t *published) {
     }
 }
 
+static int layers_of(int part) {
+    return part == SOURCE ? 1 : LAYERS;
+}
+
 static void capture(run *r) {
     void *graph = NULL, *stream = r->c->b.stream;
-    for (int set = 0; set < SETS; set++) {
+    for (int i = 0; i < PARTS * SETS; i++) {
+        int part = i / SETS, set = i % SETS;
         CALL(r->c, capture_begin, "cuStreamBeginCapture_v2", stream, 0);
-        queue(r, set, r->layers, NULL);
+        queue(r, set, layers_of(part), NULL);
         CALL(r->c, capture_end, "cuStreamEndCapture", stream, &graph);
-        CALL(r->c, instantiate, "cuGraphInstantiateWithFlags", &r->exec[set], graph, 0);
+        CALL(r->c, instantiate, "cuGraphInstantiateWithFlags", &r->exec[part][set], graph, 0);
         CALL(r->c, destroy, "cuGraphDestroy", graph);
     }
 }
 
 static void run_step(void *context, int i) {
     run *r = context;
-    void *exec = r->exec[i % SETS];
+    void *exec = r->exec[r->part][i % SETS];
     if (exec) {
         CALL(r->c, launch, "cuGraphLaunch", exec, r->c->b.stream);
     } else {
-        queue(r, i % SETS, r->layers, NULL);
+        queue(r, i % SETS, layers_of(r->part), NULL);
     }
 }
 
-/* Milliseconds of the step's first layers. */
-static float time_layers(run *r, int layers) {
+/* Microseconds of the source, of all, and of the consumers: in turns, since clocks fall by a tenth
+ * while the card warms up. */
+static void time_parts(run *r, double *source, double *whole, double *consumers) {
     int graph = r->rows == r->requests, runs = r->rows * r->positions > (int64_t)1 << 31 ? 4 : 8;
-    r->layers = layers;
+    float times[PARTS + 1][MAX_RUNS];
     if (graph) {
         capture(r);
     }
-    float elapsed = median_time(&r->c->b, runs, run_step, r);
-    for (int set = 0; graph && set < SETS; set++) {
-        CALL(r->c, destroy, "cuGraphExecDestroy", r->exec[set]);
-        r->exec[set] = NULL;
+    for (int i = -1; i < runs; i++) { /* the first warms up */
+        int at = i < 0 ? 0 : i;
+        for (r->part = 0; r->part < PARTS; r->part++) {
+            times[r->part][at] = 1e3f * time_once(&r->c->b, run_step, r, at);
+        }
+        times[PARTS][at] = times[WHOLE][at] - times[SOURCE][at];
     }
-    return elapsed;
+    *source = median_of(times[SOURCE], runs);
+    *whole = median_of(times[WHOLE], runs);
+    *consumers = median_of(times[PARTS], runs);
+    for (int i = 0; graph && i < PARTS * SETS; i++) {
+        CALL(r->c, destroy, "cuGraphExecDestroy", r->exec[i / SETS][i % SETS]);
+        r->exec[i / SETS][i % SETS] = NULL;
+    }
 }
 
 /* ---- the same on the CPU ---- */
@@ -306,10 +321,11 @@ static void line(run *r) {
     double source_floor = floor_of(rows * seen, all, &memory[0]);
     double floors =
         source_floor + (LAYERS - 1) * floor_of(rows * pool, fmin(all, rows * pool), &memory[1]);
-    double source = 1e3 * time_layers(r, 1), whole = 1e3 * time_layers(r, LAYERS);
+    double source, whole, consumers;
+    time_parts(r, &source, &whole, &consumers);
     printf("%-7s %5lld %8lld %10.1f %10.1f %10.1f %10.3f %10.1f %4.0f%% %4.0f%% %s/%s",
            r->rows > r->requests ? "prefill" : "decode", (long long)r->rows,
-           (long long)r->positions, whole, source, whole - source, whole / rows, floors,
+           (long long)r->positions, whole, source, consumers, whole / rows, floors,
            100 * floors / whole, 100 * source_floor / source, memory[0] ? "HBM" : "MMA",
            memory[1] ? "HBM" : "MMA");
     if (r->requests == 1 && r->rows >= SAMPLE) {

@@ -214,18 +214,27 @@ static int by_size(const void *a, const void *b) {
     return (x > y) - (x < y);
 }
 
-float median_time(bench *b, int runs, timed_call *call, void *context) {
-    float times[MAX_RUNS];
-    for (int i = -1; i < runs; i++) { /* the first warms up */
-        float elapsed = 0;
-        b->cuda->driver.memory_set((tamis_cu_pointer)(uintptr_t)b->flush, (unsigned char)i,
-                                   (size_t)flush_bytes, b->stream);
-        good(b, tamis_cuda_event_record(b->cuda, b->from, b->stream, &b->error));
-        call(context, i < 0 ? 0 : i);
-        good(b, tamis_cuda_event_record(b->cuda, b->to, b->stream, &b->error));
-        good(b, tamis_cuda_event_elapsed(b->cuda, b->from, b->to, &elapsed, &b->error));
-        times[i < 0 ? 0 : i] = elapsed;
-    }
+float time_once(bench *b, timed_call *call, void *context, int i) {
+    float elapsed = 0;
+    b->cuda->driver.memory_set((tamis_cu_pointer)(uintptr_t)b->flush, (unsigned char)i,
+                               (size_t)flush_bytes, b->stream);
+    good(b, tamis_cuda_event_record(b->cuda, b->from, b->stream, &b->error));
+    call(context, i);
+    good(b, tamis_cuda_event_record(b->cuda, b->to, b->stream, &b->error));
+    good(b, tamis_cuda_event_elapsed(b->cuda, b->from, b->to, &elapsed, &b->error));
+    return elapsed;
+}
+
+float median_of(float *times, int runs) {
     qsort(times, (size_t)runs, sizeof *times, by_size);
     return times[runs / 2];
+}
+
+float median_time(bench *b, int runs, timed_call *call, void *context) {
+    float times[MAX_RUNS];
+    time_once(b, call, context, 0); /* warms up */
+    for (int i = 0; i < runs; i++) {
+        times[i] = time_once(b, call, context, i);
+    }
+    return median_of(times, runs);
 }

@@ -57,9 +57,11 @@ tamis_query send_query(bench *b, const tamis_query *query, int64_t rows);
 /* Layer 0 publishes, layers - 1 others consume; they share its K. */
 tamis_indexer *make_indexer(bench *b, int layers, int32_t page, int32_t sparse_logits);
 
-/* Milliseconds of a call, nothing of it in L2 before: the median of `runs`, after one to warm up.
- */
+/* Milliseconds of a call, nothing of it in L2 before; and the median of `runs`, after one to warm
+ * up. */
 typedef void timed_call(void *context, int run);
+float time_once(bench *b, timed_call *call, void *context, int run);
 float median_time(bench *b, int runs, timed_call *call, void *context);
+float median_of(float *times, int runs);
 
 #endif
