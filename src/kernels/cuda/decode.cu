@@ -63,6 +63,49 @@ __device__ inline bool is_last(uint32_t *done, uint32_t parts, bool &shared) {
     return shared;
 }
 
+/* ---- q ---- */
+
+/* Of the row, a thread's eight codes, their head's scales and weight: where they lie is known
+ * before the row is, and nothing waits for what was asked for. */
+struct SplitQuery {
+    const uint8_t *codes, *scales, *weight;
+    uint32_t bits, scale[4], raw; /* scale: one word, or four bytes */
+
+    __device__ SplitQuery(const tamis_query &view, int64_t r) {
+        const int h = threadIdx.x / 16, i = threadIdx.x % 16;
+        const QueryRow row = query_row(view, r);
+        codes = opaque(row.codes + h * view.codes_head_stride + 4 * i);
+        scales = opaque(row.scales + h * view.scales_head_stride);
+        weight =
+            opaque((const uint8_t *)row.weights + h * (view.weights_type == TAMIS_BF16 ? 2 : 4));
+    }
+    __device__ void load(int32_t type) {
+        bits = load_word(codes);
+        scale[0] = scale[1] = scale[2] = scale[3] = 0;
+        asm volatile("{.reg .pred p; setp.ne.b32 p,%5,0; @!p ld.global.nc.u32 %0,[%4];"
+                     "@p ld.global.nc.u8 %0,[%4]; @p ld.global.nc.u8 %1,[%4+1];"
+                     "@p ld.global.nc.u8 %2,[%4+2]; @p ld.global.nc.u8 %3,[%4+3];}"
+                     : "+r"(scale[0]), "+r"(scale[1]), "+r"(scale[2]), "+r"(scale[3])
+                     : "l"(scales), "r"((uint32_t)(uintptr_t)scales & 3));
+        if (type == TAMIS_BF16) {
+            asm volatile("{.reg .u16 h; ld.global.nc.u16 h,[%1]; cvt.u32.u16 %0,h;}"
+                         : "=r"(raw)
+                         : "l"(weight));
+        } else {
+            raw = load_word(weight);
+        }
+    }
+    __device__ uint32_t scale_word() const {
+        return scale[0] | scale[1] << 8 | scale[2] << 16 | scale[3] << 24;
+    }
+    /* Only here are they waited for. */
+    __device__ QueryBits<kSplitThreads> words(int32_t type, int32_t numerics) const {
+        return {{bits}, {scale_word()}, {raw}, type, numerics};
+    }
+};
+
+/* ---- scores ---- */
+
 /* What stands for a column: its score's bits. A NaN of the GPU's own is never kNoScore. */
 __device__ inline uint32_t split_score(bool live, float score) {
     return live ? __float_as_uint(score) : kNoScore;
@@ -84,9 +127,8 @@ __device__ __noinline__ void score_slowly(const tamis_sparse_mqa_logits_args &a,
  */
 template <class Sink>
 __device__ inline void score_two(const tamis_sparse_mqa_logits_args &a, const Listed &list,
-                                 int64_t r, int group, FastQuery &query,
-                                 const QueryBits<kSplitThreads> &bits, int32_t id, uint32_t where,
-                                 Sink sink) {
+                                 int64_t r, int group, FastQuery &query, const SplitQuery &bits,
+                                 int32_t id, uint32_t where, Sink sink) {
     const int lane = threadIdx.x & 31, c = lane & 1;
     const int32_t at = kStepBlocks * group + (int)threadIdx.x / 32 % 2 * 2;
     const Place now = place_of(a.k, list, id, where);
@@ -95,7 +137,8 @@ __device__ inline void score_two(const tamis_sparse_mqa_logits_args &a, const Li
     const FastScales own = fast_scales(
         __ldg((const uint32_t *)(scales + (uint64_t)__shfl_sync(kAll, now.scales, c) * 16)));
     const bool live = lane / 4 < __shfl_sync(kAll, now.visible, c);
-    const bool fast = store_fast_query(query, bits), wide = __any_sync(kAll, live && own.wide);
+    const bool fast = store_fast_query(query, bits.words(a.query.weights_type, a.numerics));
+    const bool wide = __any_sync(kAll, live && own.wide);
     if (at >= list.count) {
         return;
     }
@@ -123,8 +166,8 @@ struct FirstBlock {
 };
 
 /*
- * A row of few: score(list, first) makes the scores of the blocks that this CTA has of it; `at`:
- * the place in the list of the lane's first. Whole CTA, once.
+ * A row of few: score(list, first, query) makes the scores of the blocks that this CTA has of it;
+ * `at`: the place in the list of the lane's first. Whole CTA, once.
  */
 template <class Score>
 __device__ inline void consume_split(const tamis_sparse_mqa_logits_args &a,
@@ -140,6 +183,7 @@ __device__ inline void consume_split(const tamis_sparse_mqa_logits_args &a,
     }
     const int32_t words = load_row_words(a, taken, r);
     const uint64_t guard = gate.counts ? load_guard(gate) : 0;
+    SplitQuery query(a.query, r);
     select_begin(s);
     if (taken && __shfl_sync(kAll, words, 3)) {
         return;
@@ -161,7 +205,7 @@ __device__ inline void consume_split(const tamis_sparse_mqa_logits_args &a,
         first.where = listed_where(list, (int32_t)at, first.id);
     }
     first.where = seen ? first.where : 0;
-    score(list, first);
+    score(list, first, query);
     if (!is_last(done + r, gridDim.x, s.last)) {
         return;
     }
@@ -198,18 +242,18 @@ extern "C" __global__ void __launch_bounds__(tamis::kSplitThreads, 1)
     const int warp = (int)threadIdx.x / 32, lane = threadIdx.x & 31;
     const int group = (steps ? warp : warp / 2) * (int)gridDim.x + (int)blockIdx.x;
     const int at = group * kStepBlocks * max(steps, 1) + lane + (steps ? 0 : warp % 2 * 2);
-    auto score = [&](const Listed &list, const FirstBlock &first) {
+    auto score = [&](const Listed &list, const FirstBlock &first, SplitQuery &query) {
         uint32_t *const scores = (uint32_t *)a.logits + r * a.logits_stride;
         auto put = [&](int32_t column, bool live, float x) {
             scores[column] = split_score(live, x);
         };
-        const auto bits = load_query_bits<kSplitThreads>(a.query, r, a.numerics);
+        query.load(a.query.weights_type);
         if (steps == 0) {
-            score_two(a, list, r, group, s.query, bits, first.id, first.where, put);
+            score_two(a, list, r, group, s.query, query, first.id, first.where, put);
             return;
         }
         const int stride = (int)gridDim.x * kSplitWarps;
-        score_listed(a, list, r, group, stride, steps, s.query, bits, first.id, first.where, put,
+        score_listed(a, list, r, group, stride, steps, s.query, query, first.id, first.where, put,
                      [&](bool all) { score_slowly(a, r, group, stride, steps, all); });
     };
     consume_split(a, out, done, taken, gate, at, s.row, s.lists, score);

@@ -73,45 +73,6 @@ __device__ inline void multiply_query(uint32_t (&d)[16], uint32_t (&a)[4][4]) {
 
 /* ---- q ---- */
 
-/* Of the row, a thread's eight codes, their head's scales and weight: where they lie is known
- * before the row is, and nothing waits for what was asked for. */
-struct SplitQuery {
-    const uint8_t *codes, *scales, *weight;
-    uint32_t bits, scale[4], raw; /* scale: one word, or four bytes */
-
-    __device__ SplitQuery(const tamis_query &view, int64_t r) {
-        const int h = threadIdx.x / 16, i = threadIdx.x % 16;
-        const QueryRow row = query_row(view, r);
-        codes = opaque(row.codes + h * view.codes_head_stride + 4 * i);
-        scales = opaque(row.scales + h * view.scales_head_stride);
-        weight =
-            opaque((const uint8_t *)row.weights + h * (view.weights_type == TAMIS_BF16 ? 2 : 4));
-    }
-    __device__ void load(int32_t type) {
-        bits = load_word(codes);
-        scale[0] = scale[1] = scale[2] = scale[3] = 0;
-        asm volatile("{.reg .pred p; setp.ne.b32 p,%5,0; @!p ld.global.nc.u32 %0,[%4];"
-                     "@p ld.global.nc.u8 %0,[%4]; @p ld.global.nc.u8 %1,[%4+1];"
-                     "@p ld.global.nc.u8 %2,[%4+2]; @p ld.global.nc.u8 %3,[%4+3];}"
-                     : "+r"(scale[0]), "+r"(scale[1]), "+r"(scale[2]), "+r"(scale[3])
-                     : "l"(scales), "r"((uint32_t)(uintptr_t)scales & 3));
-        if (type == TAMIS_BF16) {
-            asm volatile("{.reg .u16 h; ld.global.nc.u16 h,[%1]; cvt.u32.u16 %0,h;}"
-                         : "=r"(raw)
-                         : "l"(weight));
-        } else {
-            raw = load_word(weight);
-        }
-    }
-    __device__ uint32_t scale_word() const {
-        return scale[0] | scale[1] << 8 | scale[2] << 16 | scale[3] << 24;
-    }
-    __device__ float weight_of(int32_t type, int32_t numerics) const {
-        const float w = __uint_as_float(type == TAMIS_BF16 ? raw << 16 : raw);
-        return numerics == TAMIS_NUMERICS_BF16 ? tamis_round_bf16(w) : w;
-    }
-};
-
 /* The thread's part of SplitBias; sum: of its own codes. Whether the row's fits. */
 __device__ inline bool store_bias(SplitBias &bias, int32_t sum) {
     const int h = threadIdx.x / 16, i = threadIdx.x % 16;
@@ -149,8 +110,8 @@ __device__ inline bool store_split_query(SplitMemory &s, const SplitQuery &q,
         sum = __dp4a((int32_t)code, 0x01010101, sum);
     }
     const bool fits = store_bias(s.bias, sum);
-    const float w =
-        __fmul_rn(q.weight_of(a.query.weights_type, a.numerics), tamis_ue8m0(scales.largest));
+    const float w = __fmul_rn(weight_of_bits(q.raw, a.query.weights_type, a.numerics),
+                              tamis_ue8m0(scales.largest));
     const float weight = __fmul_rn(w, kWeightUnit);
     if (i == 0) {
         s.weights[h % 8 / 2][h / 8 * 2 + h % 2] = weight;
@@ -469,9 +430,8 @@ extern "C" __global__ void __launch_bounds__(tamis::kSplitThreads, 1)
     hopper::SplitMemory &s = *(hopper::SplitMemory *)memory;
     const int place = (int)threadIdx.x / 32 * (int)gridDim.x + (int)blockIdx.x;
     const int at = place * kStepBlocks * steps + (int)(threadIdx.x & 31);
-    hopper::SplitQuery query(a.query, blockIdx.y);
     consume_split(a, out, done, taken, gate, at, s.row, s.lists,
-                  [&](const Listed &list, const FirstBlock &first) {
+                  [&](const Listed &list, const FirstBlock &first, SplitQuery &query) {
                       hopper::score_split(a, list, place, steps, s, first, query);
                   });
 }

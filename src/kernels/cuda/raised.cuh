@@ -21,12 +21,6 @@ __device__ inline float relu_bits(uint32_t s) {
     return d;
 }
 
-/* Hides where p comes from, so that it stays one register pair. */
-template <class T> __device__ inline T *opaque(T *p) {
-    asm("" : "+l"(p));
-    return p;
-}
-
 /* 16 bytes of shared memory. */
 __device__ inline uint4 load_shared(uint32_t from) {
     uint4 x;

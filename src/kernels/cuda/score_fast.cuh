@@ -30,6 +30,12 @@ constexpr uint32_t kBias = 0x60606060u;
 constexpr uint32_t kSix = 0x40C00000u; /* 6.0f: the accumulator's zero */
 constexpr float kUnit = 8192.0f;       /* 2^21 of the accumulator / 2^8 of doubled, raised codes */
 
+/* Hides where p comes from, so that it stays one register pair. */
+template <class T> __device__ inline T *opaque(T *p) {
+    asm("" : "+l"(p));
+    return p;
+}
+
 /* Volatile, so that a load stays where it was put: ahead of a multiplication that takes long. */
 __device__ inline uint32_t load_word(const void *p) {
     uint32_t x;
@@ -126,9 +132,19 @@ __device__ inline uint32_t &query_word(FastQuery &q, int t, int j) {
  * over the threads; their heads' scales; w' of a head for its first word. */
 template <int kThreads> struct QueryBits {
     static constexpr int kWords = 32 * 16 / kThreads;
-    uint32_t codes[kWords], scales[kWords];
-    float weight[kWords];
+    uint32_t codes[kWords], scales[kWords], weight[kWords]; /* as they lie: none is waited for */
+    int32_t weights_type, numerics;
+
+    __device__ const QueryBits &words(int32_t, int32_t) const {
+        return *this;
+    }
 };
+
+/* A weight from its bits. */
+__device__ inline float weight_of_bits(uint32_t bits, int32_t type, int32_t numerics) {
+    const float w = __uint_as_float(type == TAMIS_BF16 ? bits << 16 : bits);
+    return numerics == TAMIS_NUMERICS_BF16 ? tamis_round_bf16(w) : w;
+}
 
 template <int kThreads>
 __device__ inline QueryBits<kThreads> load_query_bits(const tamis_query &view, int64_t r,
@@ -136,13 +152,19 @@ __device__ inline QueryBits<kThreads> load_query_bits(const tamis_query &view, i
     const int i = threadIdx.x % 16;
     const QueryRow row = query_row(view, r);
     QueryBits<kThreads> bits;
+    bits.weights_type = view.weights_type;
+    bits.numerics = numerics;
 #pragma unroll
     for (int k = 0; k < QueryBits<kThreads>::kWords; k++) {
         const int h = (k * kThreads + (int)threadIdx.x) / 16;
         bits.codes[k] = __ldg((const uint32_t *)(row.codes + h * view.codes_head_stride) + i);
         bits.scales[k] = load32(row.scales + h * view.scales_head_stride);
-        bits.weight[k] =
-            i == 0 ? weight_of(view, row.weights, h, numerics == TAMIS_NUMERICS_BF16) : 0.0f;
+        bits.weight[k] = 0;
+        if (i == 0) {
+            bits.weight[k] = view.weights_type == TAMIS_BF16
+                                 ? __ldg((const uint16_t *)row.weights + h)
+                                 : __ldg((const uint32_t *)row.weights + h);
+        }
     }
     return bits;
 }
@@ -157,7 +179,8 @@ __device__ inline bool store_fast_query(FastQuery &q, const QueryBits<kThreads> 
         const int h = (k * kThreads + (int)threadIdx.x) / 16;
         const Scales s = scales_of<4>(bits.scales[k]);
         const uint32_t raise = kFastSpan - min(s.depth >> (8 * c) & 255u, (uint32_t)kFastSpan);
-        const float w = __fmul_rn(bits.weight[k], tamis_ue8m0(s.largest));
+        const float w = __fmul_rn(weight_of_bits(bits.weight[k], bits.weights_type, bits.numerics),
+                                  tamis_ue8m0(s.largest));
         const float weight = __fmul_rn(w, kUnit);
         int32_t bias = 0;
 #pragma unroll
@@ -381,11 +404,11 @@ __device__ inline float finish_score(float sum, uint32_t largest, int32_t numeri
  * most kMaxSteps. sink(column, live, score) for the lane's column of every step; rest(all) where a
  * warp leaves steps to score_left. Whole CTA, one row.
  */
-template <int kThreads, class Sink, class Rest>
+template <class Bits, class Sink, class Rest>
 __device__ inline void score_listed(const tamis_sparse_mqa_logits_args &a, const Listed &list,
                                     int64_t r, int first, int stride, int steps, FastQuery &query,
-                                    const QueryBits<kThreads> &bits, int32_t id, uint32_t where,
-                                    Sink sink, Rest rest) {
+                                    const Bits &bits, int32_t id, uint32_t where, Sink sink,
+                                    Rest rest) {
     const int lane = threadIdx.x & 31, c = lane & 3, each = kStepBlocks * steps;
     const uint8_t *const base = a.k.codes;
     int32_t at = first * each;
@@ -396,7 +419,7 @@ __device__ inline void score_listed(const tamis_sparse_mqa_logits_args &a, const
     uint4 x = load_codes(base, now, 0), y = load_codes(base, now, 1);
     FastScales own = fast_scales(load_own_scales(base, now, 0));
     bool live = own_is_live(now, 0);
-    const bool fast = store_fast_query(query, bits);
+    const bool fast = store_fast_query(query, bits.words(a.query.weights_type, a.numerics));
     const Multiplier multiplier(query);
     bool left = !fast;
     /* Tiles are decoded while the one before is multiplied. */

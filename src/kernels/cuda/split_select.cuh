@@ -138,7 +138,7 @@ __device__ inline uint32_t marked_before(SplitRow &s, uint32_t word) {
     for (int i = 0; i < 4; i++) {
         const int others = min(max(warp - 4 * i, 0), 4);
         all = __dp4a(four[i], 0x01010101u, all);
-        before = __dp4a(four[i], (uint32_t)(0x0101010100000000ull >> (8 * (8 - others))), before);
+        before = __dp4a(four[i], (uint32_t)(0x01010101ull >> (8 * (4 - others))), before);
     }
     return before + sum_to_lane<uint32_t>(all) - all;
 }
