@@ -45,8 +45,8 @@ cmake -S "$root" -B "$build" -G Ninja -DTAMIS_CUDA=on >"$build.log" 2>&1 || {
 rm -f "$build.log"
 started=$(date +%s)
 cmake --build "$build" -j "$jobs" --target gpu_harness gpu_hostile gpu_properties gpu_indexer \
-    gpu_plan_same gpu_plan_guard gpu_plan_raised gpu_plan_tiles gpu_pitfalls gpu_runtime \
-    tamis_command >"$build/build.txt" 2>&1 || {
+    gpu_plan_same gpu_plan_guard gpu_plan_raised gpu_plan_tiles gpu_plan_scores gpu_pitfalls \
+    gpu_runtime tamis_command >"$build/build.txt" 2>&1 || {
     tail -n 40 "$build/build.txt"
     exit 1
 }
@@ -57,7 +57,7 @@ portable=$build/portable
 mkdir -p "$portable"
 (cmake -S "$root" -B "$portable" -G Ninja -DTAMIS_CUDA=on -DTAMIS_CUDA_ARCHS=80-virtual \
     -DTAMIS_BUILD_COMMAND=off && cmake --build "$portable" -j "$jobs" --target gpu_harness \
-    gpu_plan_same gpu_plan_guard) >"$portable/build.txt" 2>&1 &
+    gpu_plan_same gpu_plan_guard gpu_plan_scores) >"$portable/build.txt" 2>&1 &
 portable_build=$!
 
 status=0
@@ -85,10 +85,11 @@ run_portable() {
     begun=$(date +%s)
     "$portable/tests/cuda/gpu_harness" block_max few >/dev/null || true # compiles, once for all
     echo "portable: the driver took $(($(date +%s) - begun)) s for the PTX"
-    for name in $stages pages routes released stamps graph; do
+    for name in $stages pages routes released stamps graph few; do
         case $name in
         pages | routes | released) echo "gpu_plan_same $name" ;;
         stamps | graph) echo "gpu_plan_guard $name" ;;
+        few) echo "gpu_plan_scores $name" ;;
         *) echo "gpu_harness $name few" ;;
         esac
     done >"$portable/programs"
@@ -121,13 +122,14 @@ sanitize() {
     fi
     routes= # many rows: the longest by far, so first, and for one tool only
     [ "$tool" != memcheck ] || routes="routes order"
-    for name in $routes $stages levels stages pages rows tiles stamps hostile bytes falling small; do
+    for name in $routes $stages levels stages pages rows tiles stamps hostile bytes falling small few; do
         case $name in
         levels | stages) echo "gpu_hostile $name" ;;
         pages | rows | routes | tiles) echo "gpu_plan_same $name" ;;
         stamps | hostile) echo "gpu_plan_guard $name" ;;
         bytes | falling | order) echo "gpu_plan_raised $name" ;;
         small) echo "gpu_plan_tiles $name" ;;
+        few) echo "gpu_plan_scores $name" ;;
         *) echo "gpu_harness $name few" ;;
         esac
     done | xargs -P $(((jobs + 1) * 2 / 3)) -I@ sh -c "set -- @; timeout 240 compute-sanitizer --tool $tool --error-exitcode 9 \

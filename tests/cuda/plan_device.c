@@ -212,7 +212,8 @@ tamis_cuda_plan *twin_plan(const twin *t, const tamis_indexer *indexer, int64_t 
     succeeded(tamis_cuda_plan_create(device.cuda, indexer, &limits, memory, bytes, device.stream,
                                      &plan, &error),
               &error, __LINE__);
-    plan->auto_rows = plan->auto_share = 1; /* both routes, however few the rows are */
+    plan->auto_rows = plan->auto_share = plan->auto_many =
+        1; /* both routes, however few the rows */
     plan->auto_most = INT64_MAX;
     return plan;
 }

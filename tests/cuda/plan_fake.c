@@ -312,7 +312,7 @@ static void runs(void **state) {
 }
 
 /* What launched gives its plan. */
-static int64_t auto_most = TAMIS_CUDA_AUTO_MOST;
+static int64_t auto_most = TAMIS_CUDA_AUTO_MOST, auto_many = 1;
 
 /* Of a layer of one step. */
 static int launches_of(tamis_cuda_plan *plan, const layers *l, int32_t layer, int64_t rows) {
@@ -337,6 +337,8 @@ static int launched(const layers *l, int32_t mode, int64_t auto_rows, int64_t au
     assert_int_equal(plan->auto_rows, TAMIS_CUDA_AUTO_ROWS);
     assert_int_equal(plan->auto_share, TAMIS_CUDA_AUTO_SHARE);
     assert_int_equal(plan->auto_most, TAMIS_CUDA_AUTO_MOST);
+    assert_int_equal(plan->auto_many, TAMIS_CUDA_AUTO_MANY);
+    plan->auto_many = auto_many;
     plan->auto_most = auto_most;
     plan->auto_rows = auto_rows;
     plan->auto_share = auto_share;
@@ -394,6 +396,11 @@ static void widths(void **state) {
     narrow(l, TAMIS_SPARSE_AUTO, border / page, 0, 1);
     narrow(l, TAMIS_SPARSE_AUTO, border / page + 1, 1, 1);
     narrow(l, TAMIS_SPARSE_AUTO, 0, 0, 1);
+    auto_many = l->batch.tokens + 1; /* fewer rows have a nearer border */
+    const int64_t nearer = 6 * 8 / 4 * TAMIS_CUDA_AUTO_FEW_QUARTERS;
+    narrow(l, TAMIS_SPARSE_AUTO, nearer / page, 0, 1);
+    narrow(l, TAMIS_SPARSE_AUTO, nearer / page + 1, 1, 1);
+    auto_many = 1;
     narrow(l, TAMIS_SPARSE_ON, border / page, 1, 0);
     narrow(l, TAMIS_SPARSE_ON, 0, 1, 0);
     narrow(l, TAMIS_SPARSE_OFF, border / page + 1, 0, 1);
@@ -440,7 +447,7 @@ static void tiles(void **state) {
 static int dense_launches(const layers *l, int32_t mode, int64_t fit) {
     tamis_indexer *indexer = layers_indexer(l, "auto", mode);
     tamis_cuda_plan *plan = plan_for(l, indexer, l->batch.tokens, 400);
-    plan->auto_rows = plan->auto_share = 1;
+    plan->auto_rows = plan->auto_share = plan->auto_many = 1;
     const int64_t longest = tamis_cuda_dense_longest(indexer, &plan->limits);
     plan->work_bytes = tamis_cuda_dense_tiling(plan, longest).each * fit;
     int launches = launches_of(plan, l, LAYER_CONSUMER, l->batch.tokens);
@@ -460,7 +467,10 @@ static void dense_tiles(void **state) {
     assert_int_equal(dense_launches(l, TAMIS_SPARSE_AUTO, 99), 1 + 2 + 2 * 2);
     assert_int_equal(dense_launches(l, TAMIS_SPARSE_AUTO, 17), 1 + 2 + 2 * 7);
     assert_int_equal(dense_launches(l, TAMIS_SPARSE_AUTO, 7), 1 + 2 + 2 * 15);
+    assert_int_equal(dense_launches(l, TAMIS_SPARSE_OFF, 100), 1 + 2);
+    assert_int_equal(machine->grid_x, 100); /* of topk; where tiles may be empty, eight waves */
     assert_int_equal(dense_launches(l, TAMIS_SPARSE_OFF, 17), 1 + 2 * 7);
+    assert_int_equal(machine->grid_x, 8 * cuda->multiprocessors);
     l->batch.page_table_width[0] = l->batch.page_table_width[1] = 2;       /* 32 positions */
     assert_int_equal(dense_launches(l, TAMIS_SPARSE_AUTO, 17), 1 + 2 * 3); /* 51 fit, and 34 */
     assert_int_equal(dense_launches(l, TAMIS_SPARSE_OFF, 17), 1 + 2);      /* 400 * 17 floats */

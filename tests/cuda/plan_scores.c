@@ -3,14 +3,15 @@
  * plan_scores.c: consumers by page tables wider than the border of `auto`, where only the device
  * knows whether rows take the dense route, how long those are and how many share the scratch of
  * their scores: the bytes of plans on the CPU, whatever a graph's replays make of them. In scratch
- * far smaller than a plan's own few rows take many tiles. gpu_plan_scores NAME runs one of: pages,
- * general, rows, graph.
+ * far smaller than a plan's own few rows take many tiles. gpu_plan_scores NAME runs one of: few,
+ * pages, general, rows, graph.
  */
 #include "plan_device.h"
 
 enum { REQUESTS = 4 };
 
-static const request largest[REQUESTS] = {{3000, 300}, {3000, 200}, {3000, 160}, {3000, 140}};
+static const request largest[REQUESTS] = {{3000, 300}, {3000, 200}, {3000, 160}, {3000, 140}},
+                     small[REQUESTS] = {{700, 20}, {700, 12}, {700, 6}, {700, 2}};
 
 /* Lengths of a step. All requests have rows enough for decoded K, or none has. */
 typedef struct lengths {
@@ -29,6 +30,14 @@ static const lengths steps[] = {
     {{2000, 0, 90, 130}, {0, 3, 3, 90, 200}},            /* one request listed, others short */
 };
 
+/* Few enough for compute-sanitizer's tools. */
+static const lengths few_steps[] = {
+    {{30, 20, 10, 5}, {0, 20, 32, 38, 40}},
+    {{490, 480, 20, 2}, {0, 20, 32, 38, 40}},
+    {{0}, {0}},
+    {{700, 12, 9, 700}, {0, 3, 15, 15, 17}},
+};
+
 /* Scratch of `rows` rows that are as long as any of the dense route. */
 static void shrink(scene *s, int64_t rows) {
     const int64_t longest = tamis_cuda_dense_longest(s->indexer, &s->plan->limits);
@@ -39,7 +48,7 @@ static void shrink(scene *s, int64_t rows) {
 
 /* What the gates of the step's consumers had to find. */
 static void check_routes(const scene *s, const lengths *of) {
-    const int64_t border = tamis_cuda_border(s->indexer);
+    const int64_t border = tamis_cuda_border(s->indexer, TAMIS_CUDA_AUTO_QUARTERS);
     tamis_routes want = {0}, got;
     for (int32_t layer = 0; layer < LAYERS; layer++) {
         if (!layers_selects(layer) || !layers_consumes(s->l, layer)) {
@@ -91,33 +100,44 @@ static void hold_all(scene *s, const outcome *want, const char *what) {
     assert_int_equal(tamis_cuda_plan_status(s->plan), TAMIS_CUDA_PLAN_GOOD);
 }
 
-static scene scene_of(shape sizes, int32_t mode, int64_t rows) {
-    layers *l = sizes.heads == 32 && sizes.page_size ? close_layers(sizes, largest, REQUESTS)
-                                                     : layers_make(sizes, largest, REQUESTS);
+static scene scene_of(shape sizes, const request *requests, int32_t mode, int64_t rows) {
+    layers *l = sizes.heads == 32 && sizes.page_size ? close_layers(sizes, requests, REQUESTS)
+                                                     : layers_make(sizes, requests, REQUESTS);
     scene s = scene_make(l, 3, mode, 1 << 15);
     shrink(&s, rows);
     return s;
 }
 
-static void on_lengths(shape sizes, int64_t rows) {
+static void on(shape sizes, const request *requests, const lengths *list, int count, int64_t rows) {
     for (int32_t mode = TAMIS_SPARSE_OFF; mode <= TAMIS_SPARSE_AUTO;
          mode += TAMIS_SPARSE_AUTO - TAMIS_SPARSE_OFF) {
         seed(400 + (uint64_t)rows);
-        scene s = scene_of(sizes, mode, rows);
-        for (int i = 0; i < COUNT(steps); i++) {
+        scene s = scene_of(sizes, requests, mode, rows);
+        for (int i = 0; i < count; i++) {
             outcome want[LAYERS];
             char text[60];
-            tamis_batch batch = scene_lengths(&s, steps[i].context, steps[i].starts);
+            tamis_batch batch = scene_lengths(&s, list[i].context, list[i].starts);
             scene_expect(&s, s.l, &batch, want);
             poison_all(&s);
             tamis_step step = twin_step(s.plan, &s.t);
             queue_all(&s, &step);
             snprintf(text, sizeof text, "mode %d, %d rows fit, lengths %d", mode, (int)rows, i);
             hold_all(&s, want, text);
-            check_routes(&s, &steps[i]);
+            check_routes(&s, &list[i]);
         }
         scene_end(&s);
     }
+}
+
+static void on_lengths(shape sizes, int64_t rows) {
+    on(sizes, largest, steps, COUNT(steps), rows);
+}
+
+static void few(void **state) {
+    static const shape sizes = {TAMIS_K_MXFP4_PAGE,  64, 32, 128, 48, 40, 8, 1,
+                                TAMIS_NUMERICS_EXACT};
+    (void)state;
+    on(sizes, small, few_steps, COUNT(few_steps), 9);
 }
 
 /* Hopper's kernels where the device has them, and the portable fast ones. */
@@ -151,7 +171,7 @@ static void graph(void **state) {
     void *made = NULL, *exec = NULL;
     (void)state;
     seed(420);
-    scene s = scene_of(sizes, TAMIS_SPARSE_AUTO, 60);
+    scene s = scene_of(sizes, largest, TAMIS_SPARSE_AUTO, 60);
     scene_lengths(&s, none.context, none.starts);
     gpu_call(device.capture_begin(device.stream, GLOBAL), "begin capture");
     tamis_step step = twin_step(s.plan, &s.t);
@@ -174,8 +194,9 @@ static void graph(void **state) {
     scene_end(&s);
 }
 
-static const struct CMUnitTest list[] = {cmocka_unit_test(pages), cmocka_unit_test(general),
-                                         cmocka_unit_test(rows), cmocka_unit_test(graph)};
+static const struct CMUnitTest list[] = {cmocka_unit_test(few), cmocka_unit_test(pages),
+                                         cmocka_unit_test(general), cmocka_unit_test(rows),
+                                         cmocka_unit_test(graph)};
 
 int main(int argc, char **argv) {
     return gpu_main(list, COUNT(list), "gpu_plan_scores", argc, argv);

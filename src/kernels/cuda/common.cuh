@@ -101,6 +101,9 @@ __device__ inline ScoreRows rows_of(const tamis_score_tile &tile, int64_t count,
     if (tile.routes == nullptr) {
         return {0, count, stride};
     }
+    if (tile.both && tile.routes->listed && tile.routes->longest == 0) {
+        return {0, 0, 0};
+    }
     const uint32_t rows = (uint32_t)count;
     const uint32_t own = tamis_score_stride(tile.routes->longest, tile.stride);
     const uint32_t each = tamis_score_rows(rows, own, tile.room[tile.routes->decoded ? 0 : 1]);

@@ -330,7 +330,7 @@ tamis_status tamis_cuda_queue_topk(const tamis_cuda *cuda, const tamis_topk_args
     tamis_score_tile s = scores ? *scores : (tamis_score_tile){0};
     tamis_grid grid = grid_of_row_ctas(a.rows.count);
     void *parameters[] = {&a, &how, &limit, &s};
-    if (how & TAMIS_TOPK_LIVE_ONLY) { /* few may be: CTAs that find nothing to do cost, too */
+    if ((how & TAMIS_TOPK_LIVE_ONLY) || s.routes) { /* few may be: CTAs without a row cost, too */
         grid.x = tamis_least(grid.x, (int64_t)LIVE_CTAS * cuda->multiprocessors);
     }
     if (a.width > POOL_COLUMNS) {

@@ -84,13 +84,13 @@ static int64_t pool_of(const tamis_model *model) {
     return (int64_t)tamis_model_topk_blocks(model) * tamis_model_block_size(model);
 }
 
-int64_t tamis_cuda_border(const tamis_indexer *indexer) {
+int64_t tamis_cuda_border(const tamis_indexer *indexer, int64_t quarters) {
     int64_t quarter = pool_of(&indexer->model) / 4;
     switch (indexer->sparse_logits) {
     case TAMIS_SPARSE_OFF:
         return INT32_MAX;
     case TAMIS_SPARSE_AUTO:
-        return TAMIS_CUDA_AUTO_QUARTERS * quarter;
+        return quarters * quarter;
     default:
         return -1;
     }
@@ -125,7 +125,7 @@ tamis_tiling tamis_cuda_group_tiling(const tamis_indexer *indexer,
 
 int64_t tamis_cuda_dense_longest(const tamis_indexer *indexer, const tamis_plan_limits *limits) {
     const tamis_model *model = &indexer->model;
-    const int64_t border = tamis_cuda_border(indexer);
+    const int64_t border = tamis_cuda_border(indexer, TAMIS_CUDA_AUTO_QUARTERS);
     return pool_of(model) > 0 ? tamis_least(border, tamis_plan_longest_row(model, limits)) : 0;
 }
 
@@ -234,6 +234,7 @@ static tamis_status fill(tamis_cuda_plan *plan, const tamis_plan_limits *limits,
     plan->longest = tamis_plan_longest_row(&plan->indexer->model, limits);
     plan->auto_rows = TAMIS_CUDA_AUTO_ROWS;
     plan->auto_share = TAMIS_CUDA_AUTO_SHARE;
+    plan->auto_many = TAMIS_CUDA_AUTO_MANY;
     plan->auto_most = TAMIS_CUDA_AUTO_MOST;
     lay_out(plan->indexer, limits, memory, plan, &cleared);
     if (!tamis_cuda_reads_raised(plan->cuda)) {

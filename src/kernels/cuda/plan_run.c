@@ -162,7 +162,9 @@ static tamis_status begin(tamis_cuda_plan *plan, const tamis_step *step,
         run->limit = 0;
     }
     use_decoded(run, consumer);
-    run->border = consumer && !listed_alone(run) ? tamis_cuda_border(plan->indexer) : -1;
+    const int64_t quarters =
+        plan->rows < plan->auto_many ? TAMIS_CUDA_AUTO_FEW_QUARTERS : TAMIS_CUDA_AUTO_QUARTERS;
+    run->border = consumer && !listed_alone(run) ? tamis_cuda_border(plan->indexer, quarters) : -1;
     run->dense = run->border >= 0;
     run->sparse = run->border < longest(run);
     return tamis_check_device_rows(&run->layer.rows, &args->k, error);
@@ -399,6 +401,7 @@ static tamis_status queue_dense_tiles(const tamis_layer_run *run, tamis_error *e
     if (run->sparse || run->tiling.rows < t.rows.count) {
         t.scores.routes = plan->routes;
     }
+    t.scores.both = (uint32_t)run->sparse;
     t.scores.stride = (uint32_t)(run->tiling.each / 4);
     t.scores.room[0] = t.scores.room[1] = (uint32_t)(plan->work_bytes / 4);
     if (run->decoded) {

@@ -44,6 +44,7 @@ typedef struct tamis_routes {
  * of them allows, so that few tiles of all that are queued hold a short step. */
 typedef struct tamis_score_tile {
     const tamis_routes *routes; /* NULL: all, in lines as the call has them */
+    uint32_t both; /* not 0: rows that see nothing are the other route's where any takes it */
     uint32_t index;
     uint32_t stride;  /* floats of a line at most, a multiple of 32 */
     uint32_t room[2]; /* floats of all lines; [1]: where no K is decoded */
