@@ -198,8 +198,8 @@ static void run_step(void *context, int i) {
     }
 }
 
-/* Microseconds of the source, of all, and of the consumers: in turns, since clocks fall by a tenth
- * while the card warms up. */
+/* Microseconds of the source, of all, and of the consumers: in turns, since the same source was up
+ * to a quarter slower a moment later. */
 static void time_parts(run *r, double *source, double *whole, double *consumers) {
     int graph = r->rows == r->requests, runs = r->rows * r->positions > (int64_t)1 << 31 ? 4 : 8;
     float times[PARTS + 1][MAX_RUNS];
