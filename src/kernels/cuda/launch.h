@@ -26,9 +26,9 @@ static inline int64_t tamis_least(int64_t a, int64_t b) {
 tamis_status tamis_cuda_launch(const tamis_cuda *cuda, int kernel, tamis_grid grid, void *stream,
                                void **parameters, tamis_error *error);
 /* The same of a kernel that calls wait_for_kernel_before (common.cuh), behind another of tamis's:
- * its launch does not wait for that one's end. Not for a kernel whose CTAs find room elsewhere: a
- * multiprocessor divides its shared memory anew only when it is empty, and takes fewer until then.
- */
+ * its launch does not wait for that one's end. Behind one that says so while it runs
+ * (let_next_kernel_wait) only for kernels that fill a multiprocessor: it divides its shared memory
+ * anew only when it is empty, and takes fewer CTAs until then. */
 tamis_status tamis_cuda_launch_early(const tamis_cuda *cuda, int kernel, tamis_grid grid,
                                      void *stream, void **parameters, tamis_error *error);
 
