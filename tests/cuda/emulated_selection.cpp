@@ -57,15 +57,19 @@ struct Case {
 
 constexpr int kMaxWidth = kSplitColumns / kBlock;
 
-/* A width and topk: half of the cases are such as models have, half are at the edges. */
-void shape_of(Case &c, Random &random) {
+/* A width and topk: cases such as models have take a 32nd to a quarter of the columns, others few
+ * or what lies at the edges. */
+void shape_of(Case &c, bool plain, Random &random) {
     static const int widths[] = {1,   2,   3,   15,  16,  17,  31,  32,   33,   63,   64,       127,
                                  128, 255, 256, 257, 511, 512, 513, 1000, 1024, 2047, kMaxWidth};
     static const uint32_t topks[] = {1,   2,   3,   7,   16,   31,   32,   33,   100,  255,
                                      256, 511, 512, 513, 1000, 1023, 1024, 1025, 2048, 16384};
     int width =
         random.below(3) ? widths[random.below(LENGTH(widths))] : 1 + (int)random.below(kMaxWidth);
-    if (random.below(2)) {
+    if (plain) {
+        width = max(width, 32);
+        c.topk = 1 + (uint32_t)width * kBlock / (4u << random.below(4)) - random.below(8);
+    } else if (random.below(2)) {
         width = max(width, 8);
         c.topk = 1 + random.below(min((uint32_t)width * 8 / 3, random.below(2) ? 64u : 900u));
     } else {
@@ -76,13 +80,16 @@ void shape_of(Case &c, Random &random) {
     c.columns = width * kBlock;
 }
 
+constexpr uint32_t kNormal = 6; /* of kScoreKinds */
+
 Case make_case(uint64_t seed) {
     Random random(seed * 2654435761u + 1);
     Case c = {};
     c.seed = seed;
-    c.kind = (uint32_t)(seed % LENGTH(kScoreKinds));
+    const bool plain = seed % 4 == 3; /* half of these are normal */
+    c.kind = plain && random.below(2) ? kNormal : (uint32_t)(seed % LENGTH(kScoreKinds));
     c.holes = random.below(2) ? 0 : random.below(LENGTH(hole_names));
-    shape_of(c, random);
+    shape_of(c, plain, random);
     const Mix mix = mix_of(random, c.columns);
     c.keys.resize((size_t)c.columns);
     for (int i = 0; i < c.columns; i++) {
