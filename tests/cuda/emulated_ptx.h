@@ -213,6 +213,9 @@ template <int N> __noinline__ void wgmma_of_shared(uint32_t (&d)[N], uint64_t a,
 
 /* ---- CUDA ---- */
 
+inline float4 make_float4(float x, float y, float z, float w) {
+    return {x, y, z, w};
+}
 inline float2 make_float2(float x, float y) {
     return {x, y};
 }
