@@ -322,20 +322,12 @@ static tamis_status sparse_tile(const tamis_layer_run *run, const row_tile *t, t
     return queue_sparse(run, t, published(run, t), error);
 }
 
-static tamis_status dense_tile(const tamis_layer_run *run, const row_tile *t, tamis_error *error) {
-    return queue_dense(run, t, published(run, t), error);
-}
-
 typedef tamis_status queue_tile(const tamis_layer_run *run, const row_tile *t, tamis_error *error);
 
-/* Rows first .. end - 1 of a layer's, in as few tiles of at most `most` as can be, of one size but
- * for the last. */
+/* Rows of each tile of the rows first .. end - 1 of a layer's, at most `most`. */
 static int64_t cut(const tamis_layer_run *run, int64_t most) {
-    int64_t rows = run->end - run->first, tiles = (rows + most - 1) / most;
-    if (tiles > 1 && most > TAMIS_TILE_RUN) {
-        return tamis_round_up((rows + tiles - 1) / tiles, TAMIS_TILE_RUN);
-    }
-    return most;
+    const int64_t rows = run->end - run->first;
+    return tamis_tile_rows((uint32_t)rows, (uint32_t)tamis_least(most, rows));
 }
 
 static tamis_status queue_tiles(const tamis_layer_run *run, int64_t most, queue_tile *queue,
@@ -410,7 +402,7 @@ static tamis_status queue_dense_tiles(const tamis_layer_run *run, tamis_error *e
     }
     const uint32_t each = tamis_score_rows(rows, t.scores.stride, t.scores.room[0]);
     for (uint32_t r = 0; r < rows; r += each, t.scores.index++) {
-        TAMIS_TRY(dense_tile(run, &t, error));
+        TAMIS_TRY(queue_dense(run, &t, published(run, &t), error));
     }
     return TAMIS_OK;
 }

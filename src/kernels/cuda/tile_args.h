@@ -87,9 +87,10 @@ TAMIS_INLINE uint32_t tamis_score_stride(uint32_t longest, uint32_t most) {
     return stride < most ? stride : most;
 }
 
-/* Rows of each tile, of one size but for the last: whole runs of them where any fits. */
-TAMIS_INLINE uint32_t tamis_score_rows(uint32_t rows, uint32_t stride, uint32_t room) {
-    uint32_t most = room / stride, tiles, each;
+/* Rows of each of as few tiles of at most `most` as can be, of one size but for the last: whole
+ * runs of them where any fits. */
+TAMIS_INLINE uint32_t tamis_tile_rows(uint32_t rows, uint32_t most) {
+    uint32_t tiles, each;
     if (most >= rows) {
         return rows;
     }
@@ -100,6 +101,11 @@ TAMIS_INLINE uint32_t tamis_score_rows(uint32_t rows, uint32_t stride, uint32_t 
     tiles = (rows + most - 1) / most;
     each = (rows + tiles - 1) / tiles;
     return (each + TAMIS_TILE_RUN - 1) / TAMIS_TILE_RUN * TAMIS_TILE_RUN;
+}
+
+/* The same of rows whose lines of scores share `room` floats. */
+TAMIS_INLINE uint32_t tamis_score_rows(uint32_t rows, uint32_t stride, uint32_t room) {
+    return tamis_tile_rows(rows, room / stride);
 }
 
 #endif
