@@ -69,9 +69,11 @@ __device__ inline bool is_last(uint32_t *done, uint32_t parts, bool &shared) {
  * before the row is, and nothing waits for what was asked for. */
 struct SplitQuery {
     const uint8_t *codes, *scales, *weight;
+    int32_t weights_type, numerics;
     uint32_t bits, scale[4], raw; /* scale: one word, or four bytes */
 
-    __device__ SplitQuery(const tamis_query &view, int64_t r) {
+    __device__ SplitQuery(const tamis_query &view, int64_t r, int32_t how)
+        : weights_type(view.weights_type), numerics(how) {
         const int h = threadIdx.x / 16, i = threadIdx.x % 16;
         const QueryRow row = query_row(view, r);
         codes = opaque(row.codes + h * view.codes_head_stride + 4 * i);
@@ -79,7 +81,7 @@ struct SplitQuery {
         weight =
             opaque((const uint8_t *)row.weights + h * (view.weights_type == TAMIS_BF16 ? 2 : 4));
     }
-    __device__ void load(int32_t type) {
+    __device__ void load() {
         bits = load_word(codes);
         scale[0] = scale[1] = scale[2] = scale[3] = 0;
         asm volatile("{.reg .pred p; setp.ne.b32 p,%5,0; @!p ld.global.nc.u32 %0,[%4];"
@@ -87,7 +89,7 @@ struct SplitQuery {
                      "@p ld.global.nc.u8 %2,[%4+2]; @p ld.global.nc.u8 %3,[%4+3];}"
                      : "+r"(scale[0]), "+r"(scale[1]), "+r"(scale[2]), "+r"(scale[3])
                      : "l"(scales), "r"((uint32_t)(uintptr_t)scales & 3));
-        if (type == TAMIS_BF16) {
+        if (weights_type == TAMIS_BF16) {
             asm volatile("{.reg .u16 h; ld.global.nc.u16 h,[%1]; cvt.u32.u16 %0,h;}"
                          : "=r"(raw)
                          : "l"(weight));
@@ -99,8 +101,8 @@ struct SplitQuery {
         return scale[0] | scale[1] << 8 | scale[2] << 16 | scale[3] << 24;
     }
     /* Only here are they waited for. */
-    __device__ QueryBits<kSplitThreads> words(int32_t type, int32_t numerics) const {
-        return {{bits}, {scale_word()}, {raw}, type, numerics};
+    __device__ QueryBits<kSplitThreads> words() const {
+        return {{bits}, {scale_word()}, {raw}, weights_type, numerics};
     }
 };
 
@@ -137,7 +139,7 @@ __device__ inline void score_two(const tamis_sparse_mqa_logits_args &a, const Li
     const FastScales own = fast_scales(
         __ldg((const uint32_t *)(scales + (uint64_t)__shfl_sync(kAll, now.scales, c) * 16)));
     const bool live = lane / 4 < __shfl_sync(kAll, now.visible, c);
-    const bool fast = store_fast_query(query, bits.words(a.query.weights_type, a.numerics));
+    const bool fast = store_fast_query(query, bits.words());
     const bool wide = __any_sync(kAll, live && own.wide);
     if (at >= list.count) {
         return;
@@ -183,7 +185,7 @@ __device__ inline void consume_split(const tamis_sparse_mqa_logits_args &a,
     }
     const int32_t words = load_row_words(a, taken, r);
     const uint64_t guard = gate.counts ? load_guard(gate) : 0;
-    SplitQuery query(a.query, r);
+    SplitQuery query(a.query, r, a.numerics);
     select_begin(s);
     if (taken && __shfl_sync(kAll, words, 3)) {
         return;
@@ -247,7 +249,7 @@ extern "C" __global__ void __launch_bounds__(tamis::kSplitThreads, 1)
         auto put = [&](int32_t column, bool live, float x) {
             scores[column] = split_score(live, x);
         };
-        query.load(a.query.weights_type);
+        query.load();
         if (steps == 0) {
             score_two(a, list, r, group, s.query, query, first.id, first.where, put);
             return;

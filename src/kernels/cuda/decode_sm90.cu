@@ -110,8 +110,8 @@ __device__ inline bool store_split_query(SplitMemory &s, const SplitQuery &q,
         sum = __dp4a((int32_t)code, 0x01010101, sum);
     }
     const bool fits = store_bias(s.bias, sum);
-    const float w = __fmul_rn(weight_of_bits(q.raw, a.query.weights_type, a.numerics),
-                              tamis_ue8m0(scales.largest));
+    const float w =
+        __fmul_rn(weight_of_bits(q.raw, q.weights_type, q.numerics), tamis_ue8m0(scales.largest));
     const float weight = __fmul_rn(w, kWeightUnit);
     if (i == 0) {
         s.weights[h % 8 / 2][h / 8 * 2 + h % 2] = weight;
@@ -365,7 +365,7 @@ __device__ inline void score_split(const tamis_sparse_mqa_logits_args &a, const 
     SplitAhead ahead = {};
     const SplitKeys keys(warp, a.k.codes);
     /* Before K, behind which they would wait. */
-    query.load(a.query.weights_type);
+    query.load();
     if (each > 32) {
         rest.load(list, run.at, each);
     }

@@ -135,7 +135,7 @@ template <int kThreads> struct QueryBits {
     uint32_t codes[kWords], scales[kWords], weight[kWords]; /* as they lie: none is waited for */
     int32_t weights_type, numerics;
 
-    __device__ const QueryBits &words(int32_t, int32_t) const {
+    __device__ const QueryBits &words() const { /* as decode.cu's query has, which waits here */
         return *this;
     }
 };
@@ -419,7 +419,7 @@ __device__ inline void score_listed(const tamis_sparse_mqa_logits_args &a, const
     uint4 x = load_codes(base, now, 0), y = load_codes(base, now, 1);
     FastScales own = fast_scales(load_own_scales(base, now, 0));
     bool live = own_is_live(now, 0);
-    const bool fast = store_fast_query(query, bits.words(a.query.weights_type, a.numerics));
+    const bool fast = store_fast_query(query, bits.words());
     const Multiplier multiplier(query);
     bool left = !fast;
     /* Tiles are decoded while the one before is multiplied. */
