@@ -45,6 +45,19 @@ void gpu_call(int result, const char *what) {
     }
 }
 
+void gpu_capture_begin(void) {
+    enum { GLOBAL = 0 }; /* refuses what could wait or allocate anywhere in the process */
+    gpu_call(device.capture_begin(device.stream, GLOBAL), "begin capture");
+}
+
+void *gpu_capture_end(void) {
+    void *graph = NULL, *exec = NULL;
+    gpu_call(device.capture_end(device.stream, &graph), "end capture");
+    gpu_call(device.instantiate(&exec, graph, 0), "instantiate");
+    device.graph_destroy(graph);
+    return exec;
+}
+
 void gpu_sync(void) {
     tamis_error error = {0};
     succeeded(tamis_cuda_stream_sync(device.cuda, device.stream, &error), &error, __LINE__);
@@ -342,6 +355,38 @@ void scene_holds(const scene *s, int32_t layer, const outcome *want, const char 
     outcome got = gpu_pull(s->l, layer, &s->out[layer]);
     snprintf(text, sizeof text, "%s, layer %d", what, layer);
     outcome_same(&got, want, text);
+}
+
+void scene_queue(const scene *s, const tamis_step *step) {
+    for (int32_t layer = 0; layer < LAYERS; layer++) {
+        if (layers_selects(layer)) {
+            twin_queue(s->plan, step, &s->t, layer, &s->out[layer]);
+        }
+    }
+}
+
+void scene_poison(const scene *s) {
+    for (int32_t layer = 0; layer < LAYERS; layer++) {
+        if (layers_selects(layer)) {
+            gpu_poison(s->l, layer, &s->out[layer]);
+        }
+    }
+}
+
+void scene_replay(const scene *s, void *exec) {
+    scene_poison(s);
+    gpu_call(device.graph_launch(exec, device.stream), "graph launch");
+    gpu_sync();
+}
+
+void scene_holds_all(const scene *s, const outcome *want, const char *what) {
+    gpu_sync();
+    for (int32_t layer = 0; layer < LAYERS; layer++) {
+        if (layers_selects(layer)) {
+            scene_holds(s, layer, &want[layer], what);
+        }
+    }
+    assert_int_equal(tamis_cuda_plan_status(s->plan), TAMIS_CUDA_PLAN_GOOD);
 }
 
 tamis_batch scene_lengths(scene *s, const int64_t *context, const int32_t *query_start) {

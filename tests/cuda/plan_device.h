@@ -35,6 +35,9 @@ void gpu_write(void *to, const void *from, int64_t bytes);
 void gpu_read(void *to, const void *from, int64_t bytes);
 void gpu_sync(void);
 void gpu_call(int result, const char *what);
+/* Of what is queued between them: a graph that can be launched. */
+void gpu_capture_begin(void);
+void *gpu_capture_end(void);
 
 /* The four scales of a slot of MXFP4 pages of 128 dims. */
 uint8_t *page_scales(const tamis_k_cache *c, int64_t slot);
@@ -89,6 +92,11 @@ void scene_end(scene *s);
 void scene_expect(const scene *s, const layers *l, const tamis_batch *batch, outcome *want);
 void scene_run(scene *s, const tamis_step *step, int32_t layer);
 void scene_holds(const scene *s, int32_t layer, const outcome *want, const char *what);
+/* Of all layers that select: queued, poisoned, launched as a graph after that, and held. */
+void scene_queue(const scene *s, const tamis_step *step);
+void scene_poison(const scene *s);
+void scene_replay(const scene *s, void *exec);
+void scene_holds_all(const scene *s, const outcome *want, const char *what);
 
 /* Writes lengths to the device alone; the batch that says the same to the CPU. */
 tamis_batch scene_lengths(scene *s, const int64_t *context, const int32_t *query_start);

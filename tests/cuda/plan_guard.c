@@ -105,37 +105,6 @@ static void stamps(void **state) {
 
 /* ---- graphs ---- */
 
-static void begin_capture(void) {
-    enum { GLOBAL = 0 }; /* refuses what could wait or allocate anywhere in the process */
-    gpu_call(device.capture_begin(device.stream, GLOBAL), "begin capture");
-}
-
-static void *end_capture(void) {
-    void *graph = NULL, *exec = NULL;
-    gpu_call(device.capture_end(device.stream, &graph), "end capture");
-    gpu_call(device.instantiate(&exec, graph, 0), "instantiate");
-    device.graph_destroy(graph);
-    return exec;
-}
-
-static void queue_all(scene *s, const tamis_step *step) {
-    for (int32_t layer = 0; layer < LAYERS; layer++) {
-        if (layers_selects(layer)) {
-            twin_queue(s->plan, step, &s->t, layer, &s->out[layer]);
-        }
-    }
-}
-
-static void replay(scene *s, void *exec) {
-    for (int32_t layer = 0; layer < LAYERS; layer++) {
-        if (layers_selects(layer)) {
-            gpu_poison(s->l, layer, &s->out[layer]);
-        }
-    }
-    gpu_call(device.graph_launch(exec, device.stream), "graph launch");
-    gpu_sync();
-}
-
 /* Layers captured without their step, replayed under one of fewer rows. */
 static void other_rows_in(shape sizes) {
     outcome want[LAYERS];
@@ -143,14 +112,14 @@ static void other_rows_in(shape sizes) {
     scene s = scene_make(layers_make(sizes, some, COUNT(some)), 5, TAMIS_SPARSE_ON, 0);
     scene_expect(&s, s.l, &s.l->batch, want);
     tamis_step step = twin_step(s.plan, &s.t);
-    begin_capture();
-    queue_all(&s, &step);
-    void *exec = end_capture();
-    replay(&s, exec);
+    gpu_capture_begin();
+    scene_queue(&s, &step);
+    void *exec = gpu_capture_end();
+    scene_replay(&s, exec);
     scene_holds(&s, LAYER_CONSUMER, &want[LAYER_CONSUMER], "under its own step");
     s.t.batch.padded_rows -= 2;
     twin_step(s.plan, &s.t);
-    replay(&s, exec);
+    scene_replay(&s, exec);
     for (int32_t layer = 0; layer < LAYERS; layer++) {
         if (layers_selects(layer)) {
             outcome none = outcome_nothing(s.l, layer, s.rows);
@@ -160,7 +129,7 @@ static void other_rows_in(shape sizes) {
     nothing(&s, LAYER_FULL, TAMIS_CUDA_PLAN_OTHER_ROWS, "the first layer is named");
     s.t.batch.padded_rows += 2;
     step = twin_step(s.plan, &s.t);
-    replay(&s, exec);
+    scene_replay(&s, exec);
     scene_holds(&s, LAYER_CONSUMER, &want[LAYER_CONSUMER], "under a step of its rows again");
     device.exec_destroy(exec);
     scene_end(&s);
@@ -205,7 +174,7 @@ static void replay_as(scene *s, void *exec, const layers *l, const tamis_batch *
     outcome want[LAYERS];
     char text[80];
     scene_expect(s, l, batch, want);
-    replay(s, exec);
+    scene_replay(s, exec);
     check_routes(s, l, batch);
     for (int32_t layer = 0; layer < LAYERS; layer++) {
         if (layers_selects(layer)) {
@@ -240,10 +209,10 @@ static void graph_in(shape sizes, int32_t mode, int from) {
         random_bytes(starts, sizeof starts);
         scene_lengths(&s, context, starts);
     }
-    begin_capture();
+    gpu_capture_begin();
     tamis_step step = twin_step(s.plan, &s.t);
-    queue_all(&s, &step);
-    void *exec = end_capture();
+    scene_queue(&s, &step);
+    void *exec = gpu_capture_end();
     tamis_batch batch = scene_lengths(&s, first->context, first->query_start);
     replay_as(&s, exec, first, &batch, "at 100,000");
     batch = scene_lengths(&s, ten, ten_starts);
@@ -407,7 +376,7 @@ static void quiet(void **state) {
     driver->launch = kept.launch;
     driver->context_get = kept.context_get;
     tamis_step step = twin_step(s.plan, &s.t);
-    queue_all(&s, &step);
+    scene_queue(&s, &step);
     *driver = kept;
     gpu_sync();
     device.memory_info(&after, &total);
@@ -430,7 +399,7 @@ static void events(void **state) {
     succeeded(tamis_cuda_event_elapsed(device.cuda, from, from, &none, &e), &e, __LINE__);
     succeeded(tamis_cuda_event_record(device.cuda, from, device.stream, &e), &e, __LINE__);
     tamis_step step = twin_step(s.plan, &s.t);
-    queue_all(&s, &step);
+    scene_queue(&s, &step);
     succeeded(tamis_cuda_event_record(device.cuda, to, device.stream, &e), &e, __LINE__);
     succeeded(tamis_cuda_event_elapsed(device.cuda, from, to, &some_time, &e), &e, __LINE__);
     assert_true(none == 0 && some_time > 0 && some_time < 10000);

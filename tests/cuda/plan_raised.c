@@ -366,18 +366,13 @@ static void forged(void **state) {
 /* ---- graphs ---- */
 
 static void *capture(scene *s, const tamis_step *step, int32_t layer) {
-    enum { GLOBAL = 0 };
-    void *graph = NULL, *exec = NULL;
-    gpu_call(device.capture_begin(device.stream, GLOBAL), "begin capture");
+    gpu_capture_begin();
     if (step) {
         twin_queue(s->plan, step, &s->t, layer, &s->out[layer]);
     } else {
         twin_step(s->plan, &s->t);
     }
-    gpu_call(device.capture_end(device.stream, &graph), "end capture");
-    gpu_call(device.instantiate(&exec, graph, 0), "instantiate");
-    device.graph_destroy(graph);
-    return exec;
+    return gpu_capture_end();
 }
 
 /* Each layer and the step graphs of their own. */

@@ -74,32 +74,6 @@ static void check_routes(const scene *s, const lengths *of) {
     assert_int_equal(got.decoded, want.decoded);
 }
 
-static void queue_all(scene *s, const tamis_step *step) {
-    for (int32_t layer = 0; layer < LAYERS; layer++) {
-        if (layers_selects(layer)) {
-            twin_queue(s->plan, step, &s->t, layer, &s->out[layer]);
-        }
-    }
-}
-
-static void poison_all(scene *s) {
-    for (int32_t layer = 0; layer < LAYERS; layer++) {
-        if (layers_selects(layer)) {
-            gpu_poison(s->l, layer, &s->out[layer]);
-        }
-    }
-}
-
-static void hold_all(scene *s, const outcome *want, const char *what) {
-    gpu_sync();
-    for (int32_t layer = 0; layer < LAYERS; layer++) {
-        if (layers_selects(layer)) {
-            scene_holds(s, layer, &want[layer], what);
-        }
-    }
-    assert_int_equal(tamis_cuda_plan_status(s->plan), TAMIS_CUDA_PLAN_GOOD);
-}
-
 static scene scene_of(shape sizes, const request *requests, int32_t mode, int64_t rows) {
     layers *l = sizes.heads == 32 && sizes.page_size ? close_layers(sizes, requests, REQUESTS)
                                                      : layers_make(sizes, requests, REQUESTS);
@@ -118,11 +92,11 @@ static void on(shape sizes, const request *requests, const lengths *list, int co
             char text[60];
             tamis_batch batch = scene_lengths(&s, list[i].context, list[i].starts);
             scene_expect(&s, s.l, &batch, want);
-            poison_all(&s);
+            scene_poison(&s);
             tamis_step step = twin_step(s.plan, &s.t);
-            queue_all(&s, &step);
+            scene_queue(&s, &step);
             snprintf(text, sizeof text, "mode %d, %d rows fit, lengths %d", mode, (int)rows, i);
-            hold_all(&s, want, text);
+            scene_holds_all(&s, want, text);
             check_routes(&s, &list[i]);
         }
         scene_end(&s);
@@ -164,30 +138,25 @@ static void rows(void **state) {
 
 /* One graph, captured over no rows, whose every replay makes other tiles. */
 static void graph(void **state) {
-    enum { GLOBAL = 0 };
     static const shape sizes = {TAMIS_K_MXFP4_PAGE,  64, 32, 128, 48, 40, 8, 1,
                                 TAMIS_NUMERICS_EXACT};
     static const lengths none = {{0}, {0}};
-    void *made = NULL, *exec = NULL;
     (void)state;
     seed(420);
     scene s = scene_of(sizes, largest, TAMIS_SPARSE_AUTO, 60);
     scene_lengths(&s, none.context, none.starts);
-    gpu_call(device.capture_begin(device.stream, GLOBAL), "begin capture");
+    gpu_capture_begin();
     tamis_step step = twin_step(s.plan, &s.t);
-    queue_all(&s, &step);
-    gpu_call(device.capture_end(device.stream, &made), "end capture");
-    gpu_call(device.instantiate(&exec, made, 0), "instantiate");
-    device.graph_destroy(made);
+    scene_queue(&s, &step);
+    void *exec = gpu_capture_end();
     for (int i = 0; i < COUNT(steps); i++) {
         outcome want[LAYERS];
         char text[60];
         tamis_batch batch = scene_lengths(&s, steps[i].context, steps[i].starts);
         scene_expect(&s, s.l, &batch, want);
-        poison_all(&s);
-        gpu_call(device.graph_launch(exec, device.stream), "graph launch");
+        scene_replay(&s, exec);
         snprintf(text, sizeof text, "replay over lengths %d", i);
-        hold_all(&s, want, text);
+        scene_holds_all(&s, want, text);
         check_routes(&s, &steps[i]);
     }
     device.exec_destroy(exec);

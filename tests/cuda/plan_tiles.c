@@ -141,42 +141,18 @@ static void far(void **state) {
 
 /* ---- graphs ---- */
 
-static void queue_all(scene *s, const tamis_step *step) {
-    for (int32_t layer = 0; layer < LAYERS; layer++) {
-        if (layers_selects(layer)) {
-            twin_queue(s->plan, step, &s->t, layer, &s->out[layer]);
-        }
-    }
-}
-
 static void *capture(scene *s) {
-    enum { GLOBAL = 0 };
-    void *graph = NULL, *exec = NULL;
-    gpu_call(device.capture_begin(device.stream, GLOBAL), "begin capture");
+    gpu_capture_begin();
     tamis_step step = twin_step(s->plan, &s->t);
-    queue_all(s, &step);
-    gpu_call(device.capture_end(device.stream, &graph), "end capture");
-    gpu_call(device.instantiate(&exec, graph, 0), "instantiate");
-    device.graph_destroy(graph);
-    return exec;
+    scene_queue(s, &step);
+    return gpu_capture_end();
 }
 
 static void replay_as(scene *s, void *exec, const tamis_batch *batch, const char *what) {
     outcome want[LAYERS];
     scene_expect(s, s->l, batch, want);
-    for (int32_t layer = 0; layer < LAYERS; layer++) {
-        if (layers_selects(layer)) {
-            gpu_poison(s->l, layer, &s->out[layer]);
-        }
-    }
-    gpu_call(device.graph_launch(exec, device.stream), "graph launch");
-    gpu_sync();
-    for (int32_t layer = 0; layer < LAYERS; layer++) {
-        if (layers_selects(layer)) {
-            scene_holds(s, layer, &want[layer], what);
-        }
-    }
-    assert_int_equal(tamis_cuda_plan_status(s->plan), TAMIS_CUDA_PLAN_GOOD);
+    scene_replay(s, exec);
+    scene_holds_all(s, want, what);
 }
 
 /* One graph, whose every replay makes other tiles. */
