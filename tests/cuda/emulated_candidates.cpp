@@ -21,11 +21,6 @@ using namespace tamis::hopper;
 
 namespace {
 
-#ifdef TESTS_ASAN
-constexpr int kDefaultCases = 60;
-#else
-constexpr int kDefaultCases = 600;
-#endif
 constexpr int kBlockColumns = 8, kMaxColumns = kBlockColumns * TAMIS_CONSUME_MAX_WIDTH;
 constexpr uint32_t kCanary = 0xC0FFEE11u;
 constexpr int kGuard = 1024; /* words: more than a segment that lacks room would spoil */
@@ -150,11 +145,7 @@ template <int kWarps> bool holds_by(uint64_t seed, const Case &c) {
     emulated::cta().shared_base = (uint8_t *)&s;
     emulated::cta().run(32 * kWarps, seed, select_row<kWarps>, name);
     const char *what = wrong<kWarps>(c);
-    if (what) {
-        printf("%s: %s is wrong\n", name, what);
-        fflush(stdout); /* a later case may end the program */
-    }
-    return what == nullptr;
+    return is_right(name, what);
 }
 
 bool holds(uint64_t seed) {
@@ -186,5 +177,5 @@ bool holds(uint64_t seed) {
 } // namespace
 
 int main(int argc, char **argv) {
-    return run_cases(argc, argv, kDefaultCases, holds);
+    return run_cases(argc, argv, cases_of(600, 60), holds);
 }

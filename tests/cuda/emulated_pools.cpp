@@ -21,11 +21,6 @@ using namespace tamis;
 
 namespace {
 
-#ifdef TESTS_ASAN
-constexpr int kDefaultCases = 60;
-#else
-constexpr int kDefaultCases = 600;
-#endif
 constexpr int kPage = 64, kFar = -77; /* what no output may be */
 
 struct Case {
@@ -125,7 +120,7 @@ Case make_case(uint64_t seed) {
     Random random(seed * 2654435761u + 5);
     Case c = {};
     c.seed = seed;
-    c.kind = random.below(2) ? 6u : (uint32_t)(seed % LENGTH(kScoreKinds)); /* normal */
+    c.kind = random.below(2) ? kNormal : (uint32_t)(seed % LENGTH(kScoreKinds));
     make_shape(c, random);
     const int pages = (2 * c.longest + 200) / kPage + 2;
     for (int r = 0; r < c.rows; r++) {
@@ -213,7 +208,7 @@ void run_kernel() {
     const int how = (running->gather ? TAMIS_TOPK_GATHER : 0) |
                     (running->whole ? TAMIS_TOPK_WHOLE : 0) |
                     (running->live_only ? TAMIS_TOPK_LIVE_ONLY : 0);
-    if (running->pool && running->width <= 16384) {
+    if (running->pool) {
         tamis_topk_pool_smxx(running->own, how, INT32_MAX, running_tile);
     } else {
         tamis_topk_smxx(running->own, how, INT32_MAX, running_tile);
@@ -244,8 +239,6 @@ Output run_ctas(Case &c, const tamis_score_tile &tile, const char *name) {
 }
 
 bool holds(uint64_t seed) {
-    static tamis_backend *reference;
-    tamis_error error;
     Case c = make_case(seed);
     char name[200];
     snprintf(name, sizeof name,
@@ -271,13 +264,12 @@ bool holds(uint64_t seed) {
     make_args(c, stride);
     Output want(c);
     c.args.selection = want.view(c);
-    if ((!reference && tamis_backend_create("ref", &reference, &error) != TAMIS_OK) ||
-        tamis_topk(reference, &c.args, 0, 1, &error) != TAMIS_OK) {
-        printf("%s: the CPU refuses %s (%s)\n", name, error.argument, error.found);
+    if (!ask_reference(name, [&](const tamis_backend *reference, tamis_error *error) {
+            return tamis_topk(reference, &c.args, 0, 1, error);
+        })) {
         return false;
     }
     if (c.live_only && (!c.tiled || routes.listed)) {
-        const Output none(c);
         for (int r = 0; r < c.rows; r++) {
             if (c.ke[(size_t)r] == c.ks[(size_t)r]) {
                 const size_t at = (size_t)(r * (c.topk + 1)), n = (size_t)c.topk;
@@ -288,12 +280,7 @@ bool holds(uint64_t seed) {
             }
         }
     }
-    const bool right = run_ctas(c, tile, name) == want;
-    if (!right) {
-        printf("%s: wrong\n", name);
-        fflush(stdout); /* a later case may end the program */
-    }
-    return right;
+    return is_right(name, run_ctas(c, tile, name) == want ? nullptr : "a row");
 }
 
 } // namespace
@@ -303,5 +290,5 @@ uint8_t *emulated::dynamic_shared() {
 }
 
 int main(int argc, char **argv) {
-    return run_cases(argc, argv, kDefaultCases, holds);
+    return run_cases(argc, argv, cases_of(600, 60), holds);
 }

@@ -25,12 +25,6 @@ using namespace tamis;
 
 namespace {
 
-#ifdef TESTS_ASAN
-constexpr int kDefaultCases = 15;
-#else
-constexpr int kDefaultCases = 200;
-#endif
-
 /* Shared memory begins where it does on sm_90. */
 alignas(1024) uint8_t arena[hopper::kSharedBase + (128 << 10)];
 
@@ -262,8 +256,6 @@ bool row_is_right(const Case &c, int r, const std::vector<float> &scores) {
 }
 
 bool holds(uint64_t seed) {
-    static tamis_backend *reference;
-    tamis_error error;
     Case c = make_case(seed);
     char name[160];
     snprintf(name, sizeof name, "case %llu: %s, %d rows of %d blocks, %d parts, %d steps, top %d",
@@ -272,20 +264,16 @@ bool holds(uint64_t seed) {
     make_args(c);
     std::vector<float> scores((size_t)(c.rows * c.args.logits_stride));
     c.args.logits = scores.data();
-    if ((!reference && tamis_backend_create("ref", &reference, &error) != TAMIS_OK) ||
-        tamis_sparse_mqa_logits(reference, &c.args, 0, 1, &error) != TAMIS_OK) {
-        printf("%s: the CPU refuses\n", name);
+    if (!ask_reference(name, [&](const tamis_backend *reference, tamis_error *error) {
+            return tamis_sparse_mqa_logits(reference, &c.args, 0, 1, error);
+        })) {
         return false;
     }
     const char *what = run_ctas(c, name);
     for (int r = 0; r < c.rows && !what; r++) {
         what = row_is_right(c, r, scores) ? nullptr : "a row";
     }
-    if (what) {
-        printf("%s: %s is wrong\n", name, what);
-        fflush(stdout); /* a later case may end the program */
-    }
-    return what == nullptr;
+    return is_right(name, what);
 }
 
 } // namespace
@@ -295,5 +283,5 @@ uint8_t *emulated::dynamic_shared() {
 }
 
 int main(int argc, char **argv) {
-    return run_cases(argc, argv, kDefaultCases, holds);
+    return run_cases(argc, argv, cases_of(200, 15), holds);
 }

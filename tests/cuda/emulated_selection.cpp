@@ -21,11 +21,6 @@ using namespace tamis;
 
 namespace {
 
-#ifdef TESTS_ASAN
-constexpr int kDefaultCases = 50;
-#else
-constexpr int kDefaultCases = 800;
-#endif
 constexpr uint32_t kCanary = 0xC0FFEE11u, kStale = 0xDEADBEEFu;
 constexpr uint32_t kInfinite = 0x7F800000u; /* a score that would win */
 
@@ -79,8 +74,6 @@ void shape_of(Case &c, bool plain, Random &random) {
     }
     c.columns = width * kBlock;
 }
-
-constexpr uint32_t kNormal = 6; /* of kScoreKinds */
 
 Case make_case(uint64_t seed) {
     Random random(seed * 2654435761u + 1);
@@ -278,15 +271,11 @@ bool holds(uint64_t seed) {
     const std::vector<int> best = columns_of(c);
     const char *what = wrong(best);
     what = what ? what : wrong_pools(best);
-    if (what) {
-        printf("%s: %s is wrong\n", name, what);
-        fflush(stdout); /* a later case may end the program */
-    }
-    return what == nullptr;
+    return is_right(name, what);
 }
 
 } // namespace
 
 int main(int argc, char **argv) {
-    return run_cases(argc, argv, kDefaultCases, holds);
+    return run_cases(argc, argv, cases_of(800, 50), holds);
 }

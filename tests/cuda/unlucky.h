@@ -7,6 +7,8 @@
 
 #include <stdio.h>
 
+#include <tamis/tamis.h>
+
 #define LENGTH(array) (uint32_t)(sizeof(array) / sizeof(array)[0])
 
 using emulated::Random;
@@ -128,6 +130,38 @@ const ScoreKind kScoreKinds[] = {
          return __uint_as_float((m.bits & 0xFFFF0000u) | m.random.below(1u << 18));
      }},
 };
+
+constexpr uint32_t kNormal = 6; /* of kScoreKinds */
+
+/* Cases of a run, of which a sanitizer's does fewer. */
+constexpr uint64_t cases_of([[maybe_unused]] uint64_t plain, [[maybe_unused]] uint64_t sanitized) {
+#ifdef TESTS_ASAN
+    return sanitized;
+#else
+    return plain;
+#endif
+}
+
+/* Whether nothing is wrong (NULL); else says of which case. */
+inline bool is_right(const char *name, const char *wrong) {
+    if (wrong) {
+        printf("%s: %s is wrong\n", name, wrong);
+        fflush(stdout); /* a later case may end the program */
+    }
+    return wrong == nullptr;
+}
+
+/* The CPU's plain C, for programs that link it: ask(reference, error) is one call of it. */
+template <class Ask> bool ask_reference(const char *name, Ask ask) {
+    static tamis_backend *reference;
+    tamis_error error;
+    if ((!reference && tamis_backend_create("ref", &reference, &error) != TAMIS_OK) ||
+        ask(reference, &error) != TAMIS_OK) {
+        printf("%s: the CPU refuses %s (%s)\n", name, error.argument, error.found);
+        return false;
+    }
+    return true;
+}
 
 /* The main of a program: [first case [cases]], else `cases` from 0 on. holds(n): case n. */
 inline int run_cases(int argc, char **argv, uint64_t cases, bool (*holds)(uint64_t)) {
