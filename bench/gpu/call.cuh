@@ -158,6 +158,19 @@ struct Shape {
     int physical, bf16, round, counts, w16;
 };
 
+/* What is timed: lists and selections of the released sizes, placed; local: as of Shape. */
+Shape released(int rows, int64_t positions, int local = 1) {
+    Shape s = {};
+    s.rows = rows;
+    s.width = 2048;
+    s.page = 128;
+    s.topk = 512;
+    s.positions = positions;
+    s.local = local;
+    s.physical = 1;
+    return s;
+}
+
 /* What the checks vary from case to case alike; width and page are there. */
 void vary(Shape &s, int i) {
     s.positions = 8 * s.width + 1000 + i * 331;
@@ -335,6 +348,14 @@ Outputs outputs_of(Call &c, const Shape &s) {
     c.keep(o.selection.slots);
     c.keep(o.selection.scores);
     c.keep(o.selection.counts);
+    return o;
+}
+
+/* Of positions and counts alone. */
+Outputs positions_of(Call &c, const Shape &s) {
+    Outputs o = outputs_of(c, s);
+    o.selection.slots = nullptr;
+    o.selection.scores = nullptr;
     return o;
 }
 

@@ -14,17 +14,14 @@
 #include "kernels/cuda/decode.cu"
 #include "kernels/cuda/decode_sm90.cu"
 
+#include "few.cuh"
+
 namespace {
 
-constexpr int kMultiprocessors = 132, kPage = 2 << 20; /* of an address translation */
+constexpr int kPage = 2 << 20; /* of an address translation */
 constexpr size_t kMiB = 1 << 20;
 
-using Queue = std::function<void(cudaStream_t)>;
-
 /* ---- what is done before a launch ---- */
-
-__global__ void nothing() {
-}
 
 /* So that all that is timed is queued before it can start. */
 __global__ void pause(int64_t cycles) {
@@ -113,22 +110,6 @@ struct Flush {
 
 /* ---- times ---- */
 
-cudaGraphExec_t graph_of(cudaStream_t stream, const Queue &queue) {
-    cudaGraph_t graph;
-    cudaGraphExec_t exec;
-    CHECK(cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal));
-    queue(stream);
-    CHECK(cudaStreamEndCapture(stream, &graph));
-    CHECK(cudaGraphInstantiate(&exec, graph, 0));
-    CHECK(cudaGraphDestroy(graph));
-    return exec;
-}
-
-float median(std::vector<float> times) {
-    std::sort(times.begin(), times.end());
-    return times[times.size() / 2];
-}
-
 struct Way {
     std::string name;
     Queue before, timed;
@@ -175,45 +156,12 @@ std::vector<float> times_of(const std::vector<Way> &ways, int runs) {
 
 /* ---- a consumer of few rows ---- */
 
-/* Rows of a million positions with a count and a request, as a plan passes them. */
-struct Consumer {
-    Call c;
-    Shape s = {};
-    Outputs out;
-    uint32_t *done;
-    int parts, steps; /* as launch.c has them; steps 0: by mma.sync, two blocks a warp */
+struct Consumer : Few {
+    using Few::Few;
 
-    Consumer(int rows, uint64_t seed) {
-        s.rows = rows;
-        s.width = 2048;
-        s.page = 128;
-        s.topk = 512;
-        s.positions = 1048576;
-        s.local = 1;
-        s.physical = 1;
-        make(c, s, seed);
-        out = outputs_of(c, s);
-        out.selection.slots = nullptr;
-        out.selection.scores = nullptr;
-        c.score.logits = out.logits;
-        c.score.counts = c.keep(on_device(std::vector<int32_t>((size_t)rows, s.width)));
-        c.score.rows.request = c.keep(on_device(std::vector<int32_t>((size_t)rows, 0)));
-        done = c.keep(on_device(std::vector<uint32_t>((size_t)rows, 0u)));
-        parts = std::max(1, std::min(kMultiprocessors / rows, s.width / 16));
-        steps = 32 * parts >= s.width ? 0 : (s.width + 64 * parts - 1) / (64 * parts);
-    }
     /* any: by mma.sync, as on any GPU. */
     void run(cudaStream_t stream = 0, bool any = false) const {
-        const dim3 grid((unsigned)parts, (unsigned)s.rows);
-        if (any || steps == 0) {
-            tamis_consume_split_smxx<<<grid, tamis::kSplitThreads, sizeof(tamis::SplitShared),
-                                       stream>>>(c.score, out.selection, done, nullptr,
-                                                 std::min(steps, 8), tamis_gate_args{});
-        } else {
-            tamis_consume_split_sm90<<<grid, tamis::kSplitThreads,
-                                       sizeof(tamis::hopper::SplitMemory), stream>>>(
-                c.score, out.selection, done, nullptr, steps, tamis_gate_args{});
-        }
+        split(c.score, out.selection, done, parts, any || steps == 0 ? steps : -1, stream);
     }
     template <class T> static Range range(const T *from, size_t count) {
         return {(const uint8_t *)from, count * sizeof(T)};
@@ -507,12 +455,7 @@ void profile() {
 
 int main(int argc, char **argv) {
     CHECK(cudaFuncSetAttribute(touch, cudaFuncAttributeMaxDynamicSharedMemorySize, 120 << 10));
-    CHECK(cudaFuncSetAttribute(tamis_consume_split_smxx,
-                               cudaFuncAttributeMaxDynamicSharedMemorySize,
-                               sizeof(tamis::SplitShared)));
-    CHECK(cudaFuncSetAttribute(tamis_consume_split_sm90,
-                               cudaFuncAttributeMaxDynamicSharedMemorySize,
-                               sizeof(tamis::hopper::SplitMemory)));
+    allow_split();
     const std::string what = argc > 1 ? argv[1] : "why";
     if (what == "why") {
         time_why();

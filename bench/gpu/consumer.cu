@@ -281,19 +281,10 @@ void time_all(int rows) {
             if (getenv("FEW") && (local == 1) != (positions == 262144)) {
                 continue;
             }
-            Shape s = {};
-            s.rows = rows;
-            s.width = 2048;
-            s.page = 128;
-            s.topk = 512;
-            s.positions = positions;
-            s.local = local;
-            s.physical = 1;
+            const Shape s = released(rows, positions, local);
             Call c;
             make(c, s, 7);
-            Outputs o = outputs_of(c, s);
-            o.selection.slots = nullptr;
-            o.selection.scores = nullptr;
+            Outputs o = positions_of(c, s);
             c.score.logits = o.logits;
             c.topk.logits = o.logits;
             c.topk.selection = o.selection;

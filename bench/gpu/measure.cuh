@@ -25,6 +25,11 @@ namespace {
 
 using random_bits = std::mt19937_64;
 
+float median(std::vector<float> times) {
+    std::sort(times.begin(), times.end());
+    return times[times.size() / 2];
+}
+
 /* Of CUDA events around runs; before each, 512 MiB are written: no input is in L2 then. */
 float median_ms(int repeats, const std::function<void()> &run) {
     const size_t bytes = (size_t)512 << 20;
@@ -48,8 +53,7 @@ float median_ms(int repeats, const std::function<void()> &run) {
         times.push_back(ms);
     }
     CHECK(cudaGetLastError());
-    std::sort(times.begin(), times.end());
-    return times[times.size() / 2];
+    return median(times);
 }
 
 } // namespace

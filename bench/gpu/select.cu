@@ -17,9 +17,9 @@
 #include "kernels/cuda/sparse_mqa_logits.cu"
 #include "kernels/cuda/topk.cu"
 
-namespace {
+#include "few.cuh"
 
-constexpr int kMultiprocessors = 132;
+namespace {
 
 /* ---- scores of many kinds ---- */
 
@@ -281,22 +281,6 @@ void check_publish(int kind, int blocks, int width, int own, bool team, int vari
 
 /* ---- a consumer of few rows ---- */
 
-/* steps 0: two blocks a warp; by wgmma: -1, its part of the row. */
-void split(const tamis_sparse_mqa_logits_args &a, const tamis_selection &out, uint32_t *done,
-           int parts, int steps, cudaStream_t stream = 0) {
-    if (steps < 0) {
-        const int at_once = 64 * parts;
-        tamis_consume_split_sm90<<<dim3((unsigned)parts, (unsigned)a.rows.count),
-                                   tamis::kSplitThreads, sizeof(tamis::hopper::SplitMemory),
-                                   stream>>>(
-            a, out, done, nullptr, ((int)a.width + at_once - 1) / at_once, tamis_gate_args{});
-        return;
-    }
-    tamis_consume_split_smxx<<<dim3((unsigned)parts, (unsigned)a.rows.count), tamis::kSplitThreads,
-                               sizeof(tamis::SplitShared), stream>>>(a, out, done, nullptr, steps,
-                                                                     tamis_gate_args{});
-}
-
 /* same_codes: every byte of the query's codes, or -1. */
 void check_decode(const Shape &s, uint64_t seed, int same_codes = -1) {
     Call c;
@@ -410,13 +394,8 @@ struct Timer {
         CHECK(cudaEventCreate(&to));
     }
     /* Microseconds of a graph of what `queue` queues. */
-    float run(const std::function<void(cudaStream_t)> &queue, bool cold = true) {
-        cudaGraph_t graph;
-        cudaGraphExec_t exec;
-        CHECK(cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal));
-        queue(stream);
-        CHECK(cudaStreamEndCapture(stream, &graph));
-        CHECK(cudaGraphInstantiate(&exec, graph, 0));
+    float run(const Queue &queue, bool cold = true) {
+        cudaGraphExec_t exec = graph_of(stream, queue);
         std::vector<float> times;
         for (int i = 0; i < 12; i++) {
             if (cold) {
@@ -434,33 +413,19 @@ struct Timer {
         }
         CHECK(cudaGetLastError());
         CHECK(cudaGraphExecDestroy(exec));
-        CHECK(cudaGraphDestroy(graph));
-        std::sort(times.begin(), times.end());
-        return times[times.size() / 2];
+        return median(times);
     }
 };
-
-__global__ void nothing() {
-}
 
 void time_select() {
     Timer timer;
     printf("empty kernel: %.2f us\n",
            timer.run([](cudaStream_t s) { nothing<<<1, 32, 0, s>>>(); }));
     for (int rows : {1, 8, 64, 512, 8192}) {
-        Shape s = {};
-        s.rows = rows;
-        s.width = 2048;
-        s.page = 128;
-        s.topk = 512;
-        s.positions = 262144;
-        s.local = 1;
-        s.physical = 1;
+        const Shape s = released(rows, 262144);
         Call c;
         make(c, s, 7);
-        Outputs o = outputs_of(c, s);
-        o.selection.slots = nullptr;
-        o.selection.scores = nullptr;
+        Outputs o = positions_of(c, s);
         c.score.logits = o.logits;
         c.topk.logits = o.logits;
         c.topk.selection = o.selection;
@@ -520,51 +485,32 @@ void time_select() {
     }
 }
 
-/* Rows of a million positions with a count and a request, as a plan passes them. Four: layers with
- * other queries and the same lists in one graph, each. */
+/* Four: layers with other queries and the same lists in one graph, each. */
 void time_decode() {
     Timer timer;
     printf("empty kernel: %.2f us\n",
            timer.run([](cudaStream_t s) { nothing<<<1, 32, 0, s>>>(); }));
     for (int rows : {1, 2, 8, 16, 32, 64, 128, 256}) {
-        Shape s = {};
-        s.rows = rows;
-        s.width = 2048;
-        s.page = 128;
-        s.topk = 512;
-        s.positions = 1048576;
-        s.local = 1;
-        s.physical = 1;
-        Call c, other[3];
-        make(c, s, 7);
-        Outputs o = outputs_of(c, s);
-        o.selection.slots = nullptr;
-        o.selection.scores = nullptr;
-        c.score.logits = o.logits;
-        c.topk.logits = o.logits;
-        c.topk.selection = o.selection;
-        c.score.counts = c.keep(on_device(std::vector<int32_t>((size_t)rows, s.width)));
-        c.score.rows.request = c.keep(on_device(std::vector<int32_t>((size_t)rows, 0)));
+        Few few(rows, 7);
+        Call &c = few.c, other[3];
+        const tamis_selection &out = few.out.selection;
+        c.topk.logits = few.out.logits;
+        c.topk.selection = out;
         random_bits bits(77);
         std::vector<tamis_sparse_mqa_logits_args> layers(4, c.score);
         for (size_t i = 0; i < 3; i++) {
-            make_query(other[i], s, bits);
+            make_query(other[i], few.s, bits);
             layers[i + 1].query = other[i].score.query;
         }
-        uint32_t *done = c.keep(on_device(std::vector<uint32_t>((size_t)rows, 0u)));
-        /* As launch.c has them. */
-        const int parts = std::max(1, std::min(kMultiprocessors / rows, s.width / 16));
-        const int steps =
-            32 * parts >= s.width ? 0 : std::min(8, std::max(1, s.width / (64 * parts)));
         const int each = std::max(1, 2 * kMultiprocessors / rows);
         const int two_steps = std::min(8, std::max(1, 512 / (each * 8)));
         printf("%3d rows:", rows);
-        for (int how : {steps, -1}) {
-            auto one = [&](cudaStream_t st) { split(c.score, o.selection, done, parts, how, st); };
+        for (int how : {few.steps, -1}) {
+            auto one = [&](cudaStream_t st) { split(c.score, out, few.done, few.parts, how, st); };
             float cold = timer.run(one), warm = timer.run(one, false);
             float four = timer.run([&](cudaStream_t st) {
                 for (auto &layer : layers) {
-                    split(layer, o.selection, done, parts, how, st);
+                    split(layer, out, few.done, few.parts, how, st);
                 }
             });
             printf(" %s %6.2f us, %6.2f warm, %6.2f of four;", how < 0 ? "wgmma" : "smxx", cold,
@@ -590,12 +536,7 @@ int main(int argc, char **argv) {
                                2 * tamis::kListBytes));
     CHECK(cudaFuncSetAttribute(tamis_publish_smxx, cudaFuncAttributeMaxDynamicSharedMemorySize,
                                tamis::kListBytes));
-    CHECK(cudaFuncSetAttribute(tamis_consume_split_smxx,
-                               cudaFuncAttributeMaxDynamicSharedMemorySize,
-                               sizeof(tamis::SplitShared)));
-    CHECK(cudaFuncSetAttribute(tamis_consume_split_sm90,
-                               cudaFuncAttributeMaxDynamicSharedMemorySize,
-                               sizeof(tamis::hopper::SplitMemory)));
+    allow_split();
     std::string what = argc > 1 ? argv[1] : "check";
     if (what == "check") {
         return check_all();
