@@ -432,15 +432,19 @@ void time_select() {
         tamis_sparse_mqa_logits_fast_smxx<<<dim3(1, (unsigned)rows), tamis::kFastThreads>>>(c.score,
                                                                                             8);
         CHECK(cudaDeviceSynchronize());
-        for (int cold : {1, 0}) {
-            float us = timer.run(
+        tamis_topk_args plain = c.topk;
+        plain.blocks = nullptr;
+        plain.columns = plain.rows.ke = nullptr;
+        for (int i = 0; i < 4; i++) {
+            const tamis_topk_args &a = i < 2 ? c.topk : plain;
+            const float us = timer.run(
                 [&](cudaStream_t st) {
                     tamis_topk_pool_smxx<<<(unsigned)rows, tamis::kPoolTopkThreads, 0, st>>>(
-                        c.topk, 0, INT32_MAX, tamis_score_tile{});
+                        a, 0, INT32_MAX, tamis_score_tile{});
                 },
-                cold);
-            printf("topk of pools, %5d rows, %s L2: %8.2f us %8.1f ns/row\n", rows,
-                   cold ? "cold" : "warm", us, us * 1e3 / rows);
+                i % 2 == 0);
+            printf("topk of pools, %s, %5d rows, %s L2: %8.2f us %8.1f ns/row\n",
+                   i < 2 ? "listed" : "plain ", rows, i % 2 ? "warm" : "cold", us, us * 1e3 / rows);
         }
     }
     const int blocks = 131072;
@@ -490,7 +494,7 @@ void time_decode() {
     Timer timer;
     printf("empty kernel: %.2f us\n",
            timer.run([](cudaStream_t s) { nothing<<<1, 32, 0, s>>>(); }));
-    for (int rows : {1, 2, 8, 16, 32, 64, 128, 256}) {
+    for (int rows : {1, 2, 8, 16, 32, 64, 128, 256, 260, 384, 512}) {
         Few few(rows, 7);
         Call &c = few.c, other[3];
         const tamis_selection &out = few.out.selection;

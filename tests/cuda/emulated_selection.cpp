@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * emulated_selection.cpp: the kernels' own selection of few rows (split_select.cuh), and of rows of
- * pools (pool.cuh), by an emulated CTA, over scores that are unlucky in all the ways known, against
- * a stable sort. What lies behind the row's is what would win, shared memory begins as garbage, and
- * what surrounds it must stay.
+ * emulated_selection.cpp: the kernels' own selection of few rows (split_select.cuh, picks.cuh), and
+ * of one row after another, by an emulated CTA, over scores that are unlucky in all the ways known,
+ * against a stable sort. What lies behind the row's is what would win, shared memory begins as
+ * garbage, and what surrounds it must stay.
  *
  * Usage: cuda_emulated_selection [first case [cases]]. A case is its number: all else follows from
  * it.
@@ -130,14 +130,12 @@ void select_given() {
                3 /* of 64 positions */, output_of(out, 0));
 }
 
-/* ---- the same keys as a row of pools (topk.cu) ---- */
-
-constexpr int kPoolQuads = 8, kPoolItems = 4096;
+/* ---- the same as rows of pools (topk.cu) ---- */
 
 struct GuardedPool {
     uint32_t before[16];
-    Pool<kSplitThreads> pool;
-    Item list[kPoolItems];
+    PickRow row;
+    PickLists lists;
     uint32_t after[16];
 };
 
@@ -145,20 +143,15 @@ GuardedPool shared_pool;
 uint32_t pool_counts[2];
 uint16_t pool_columns[2][kSplitColumns];
 
-/* Two rows, as a CTA may have: the first must leave the pool as it was. */
+/* Two rows, as a CTA may have: the first must leave what it used as it was. */
 void select_pools() {
-    const int columns = running->columns, chunk = chunk_of(columns, kSplitWarps);
-    uint16_t *order = (uint16_t *)shared_pool.list;
-    pool_begin(shared_pool.pool);
+    select_begin(shared_pool.row);
     for (int row = 0; row < 2; row++) {
-        auto quad = [&](int i) {
-            const int column = quad_column(chunk, i);
-            return column < columns ? *(const uint4 *)(keys + column) : make_uint4(0, 0, 0, 0);
-        };
-        const uint32_t want = best_of_pool<kSplitThreads, kPoolQuads, kPoolItems>(
-            shared_pool.pool, shared_pool.list, columns, running->topk, quad, order);
+        const uint32_t want =
+            take_best(shared_pool.row, shared_pool.lists,
+                      ScratchScores((const float *)given, running->columns), running->topk);
         for (uint32_t i = threadIdx.x; i < want && i < kSplitColumns; i += kSplitThreads) {
-            pool_columns[row][i] = order[i];
+            pool_columns[row][i] = shared_pool.lists.order[i];
         }
         pool_counts[row] = want; /* by all threads: one value */
         __syncthreads();

@@ -63,15 +63,18 @@ __device__ inline int64_t request_of(const tamis_rows &rows, int64_t r) {
     return clamp(rows.request ? rows.request[r] : 0, 0, rows.requests - 1);
 }
 
+/* Row r's part of the page table, NULL where there is none. */
+__device__ inline const int32_t *pages_of(const tamis_rows &rows, int64_t r) {
+    return rows.page_table ? rows.page_table + request_of(rows, r) * rows.page_table_stride
+                           : nullptr;
+}
+
 /* The interval of row r, clamped to `limit` positions. */
 __device__ inline Row row_of(const tamis_rows &rows, int64_t r, int64_t limit) {
     Row row;
     row.start = clamp(rows.ks ? rows.ks[r] : 0, 0, limit);
     row.length = clamp(rows.ke[r], row.start, limit) - row.start;
-    row.pages = nullptr;
-    if (rows.page_table) {
-        row.pages = rows.page_table + request_of(rows, r) * rows.page_table_stride;
-    }
+    row.pages = pages_of(rows, r);
     return row;
 }
 

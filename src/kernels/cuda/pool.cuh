@@ -1,11 +1,10 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * pool.cuh: the best `topk` of the keys that the threads of a CTA hold; 0 is no key.
+ * pool.cuh: a bound that enough of the keys reach which the threads of a CTA hold, and a list of
+ * those, for publish.cu; 0 is no key.
  *
- * First a bound that enough keys reach: every warp finds one that its share of the best keys of its
- * half threads reach, and the least of these stands. What reaches it, two or three times topk, goes
- * to a list in shared memory, in order, and the rest is done there. Where more reaches it than the
- * list holds (scores mostly equal), the same is done with all keys.
+ * Every warp finds a bound that its share of the best keys of its half threads reach, and the least
+ * of these stands. What reaches it goes to a list in shared memory, in order.
  *
  * Keys are held in quads: quad i of a thread is the columns quad_column(chunk, i) .. + 3, where
  * each warp has `chunk` columns. So loads of 16 bytes are dense and columns ascend by warp, quad,
@@ -137,26 +136,6 @@ __device__ inline Ranks<QUADS> rank_marks(uint32_t (&sums)[THREADS / 32],
     return ranks;
 }
 
-/* put(i, k, rank) for each mark, ranks ascending with columns. */
-template <int QUADS, class Put>
-__device__ inline void visit_marks(Ranks<QUADS> ranks, const uint32_t (&marks)[(QUADS + 7) / 8],
-                                   int quads, Put put) {
-#pragma unroll
-    for (int i = 0; i < QUADS; i++) {
-        const uint32_t four = marks[i / 8] >> (4 * (i % 8)) & 15u;
-        if (i < quads && four) {
-            const uint32_t rank = ranks.first(i);
-#pragma unroll
-            for (int k = 0; k < 4; k++) {
-                if (four >> k & 1) {
-                    put(i, k, rank + (uint32_t)__popc(four & ((1u << k) - 1)));
-                }
-            }
-        }
-        ranks.next(i);
-    }
-}
-
 /* Stores an item where `yes`, in this CTA's shared memory or (sm_90) a cluster's. */
 __device__ inline void store_if(uint32_t address, uint32_t key, uint32_t id, bool yes) {
 #if !defined(__CUDA_ARCH__)
@@ -197,69 +176,6 @@ __device__ inline void list_marks(Ranks<QUADS> ranks, const uint32_t (&marks)[(Q
         }
         ranks.next(i);
     }
-}
-
-/* take(i, k, rank) for the keys that a cut takes, by their quads. Whole CTA. */
-template <int THREADS, int QUADS, class Quad, class Take>
-__device__ inline void take_all(Pool<THREADS> &s, int quads, const Cut &cut, Quad quad, Take take) {
-    constexpr int kWords = (QUADS + 7) / 8;
-    uint32_t marks[kWords], tied[kWords];
-    marks_above<QUADS>(cut.key, quads, quad, marks);
-    if (cut.rest) {
-        marks_above<QUADS>(cut.key - 1u, quads, quad, tied);
-#pragma unroll
-        for (int w = 0; w < kWords; w++) {
-            tied[w] ^= marks[w];
-        }
-        visit_marks<QUADS>(rank_marks<THREADS, QUADS>(s.tied, tied), tied, quads,
-                           [&](int i, int k, uint32_t rank) {
-                               marks[i / 8] |= rank < cut.rest ? 1u << (4 * (i % 8) + k) : 0;
-                           });
-    }
-    visit_marks<QUADS>(rank_marks<THREADS, QUADS>(s.above, marks), marks, quads, take);
-}
-
-/*
- * Columns of the best `topk` keys, ascending, to order, which may lie on the list of LIMIT items.
- * Returns how many. Whole CTA, pool_begin before; leaves at a barrier. At most 65,535 columns.
- */
-template <int THREADS, int QUADS, int LIMIT, class Quad>
-__device__ inline uint32_t best_of_pool(Pool<THREADS> &s, Item *list, int columns, uint32_t topk,
-                                        Quad quad, uint16_t *order) {
-    constexpr int kWords = (QUADS + 7) / 8;
-    static_assert(LIMIT % (4 * THREADS) == 0, "whole quads of all threads");
-    const int chunk = chunk_of(columns, THREADS / 32), quads = chunk / 128;
-    const uint32_t full =
-        chunk ? (uint32_t)(columns / chunk) : 0; /* warps that have whole chunks */
-    uint32_t even = 0, odd = 0;
-#pragma unroll
-    for (int i = 0; i < QUADS; i++) {
-        if (i < quads) {
-            const uint32_t best = most_of(quad(i));
-            even = max(even, i % 2 ? 0 : best);
-            odd = max(odd, i % 2 ? best : 0);
-        }
-    }
-    const Spread spread = bound_of(s, even, odd, full ? (topk + full - 1) / full : topk);
-    const uint32_t below = spread.sure < topk ? 0 : spread.bound; /* 0: every key */
-    uint32_t marks[kWords];
-    marks_above<QUADS>(below, quads, quad, marks);
-    const Ranks<QUADS> ranks = rank_marks<THREADS, QUADS>(s.tied, marks);
-    if (ranks.total > (uint32_t)LIMIT) {
-        const Cut cut = cut_of_all<THREADS, QUADS>(s, quads, spread.high, topk, quad);
-        take_all<THREADS, QUADS>(s, quads, cut, quad, [&](int i, int k, uint32_t rank) {
-            order[rank] = (uint16_t)(quad_column(chunk, i) + k);
-        });
-        __syncthreads();
-        return cut.want;
-    }
-    list_marks<QUADS>(ranks, marks, quads, quad, (uint32_t)quad_column(chunk, 0),
-                      (uint32_t)__cvta_generic_to_shared(list));
-    __syncthreads();
-    const uint32_t want = min(topk, ranks.total);
-    best_of_list<THREADS, LIMIT / THREADS / 4>(s, list, ranks.total, below + 1u, spread.high, want,
-                                               order);
-    return want;
 }
 
 } // namespace tamis

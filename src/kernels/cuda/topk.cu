@@ -3,7 +3,7 @@
  * topk.cu: the best columns of each row, ascending, as positions, slots and scores. One CTA a row.
  * Keys are shifted by one, so that 0 is left for columns that are not valid.
  */
-#include "pool.cuh"
+#include "picks.cuh"
 #include "select.cuh"
 #include "topk_args.h"
 
@@ -40,7 +40,7 @@ struct Columns {
         }
         if (out.slots) {
             out.slots[r * out.slots_stride + rank] =
-                c < 0 ? -1 : tamis_slot_of(row.pages, a.page_size, row.start + j);
+                c < 0 ? -1 : tamis_slot_of(pages_of(a.rows, r), a.page_size, row.start + j);
         }
         if (out.scores) {
             out.scores[r * out.scores_stride + rank] =
@@ -126,101 +126,165 @@ extern "C" __global__ void __launch_bounds__(tamis::kSelectThreads)
 
 namespace tamis {
 
-constexpr int kPoolTopkThreads = 512, kPoolTopkQuads = 8;
-constexpr int kPoolItems = 4096; /* of its list */
+constexpr int kPoolTopkThreads = kPickThreads;
 
-/* This thread's quads: where the first logit lies, and how many of the four columns are visible. */
-template <int QUADS> struct Quads {
-    int32_t at[QUADS];
-    int live[QUADS];
+/* What lies there, or a NaN; an id, or -1. Predicates, not branches: a warp's loads go out
+ * together. */
+__device__ inline float score_if(const float *at, bool yes) {
+    float x = __uint_as_float(TAMIS_NAN_BITS);
+#ifdef __CUDA_ARCH__
+    asm volatile("{.reg .pred p; setp.ne.u32 p,%2,0; @p ld.global.nc.f32 %0,[%1];}"
+                 : "+f"(x)
+                 : "l"(at), "r"((uint32_t)yes));
+#else
+    x = yes ? *at : x;
+#endif
+    return x;
+}
+__device__ inline float score_if(const uint16_t *at, bool yes) {
+    uint32_t x = TAMIS_NAN_BITS >> 16;
+#ifdef __CUDA_ARCH__
+    asm volatile("{.reg .pred p; setp.ne.u32 p,%2,0; @p ld.global.nc.u16 %0,[%1];}"
+                 : "+r"(x)
+                 : "l"(at), "r"((uint32_t)yes));
+#else
+    x = yes ? *at : x;
+#endif
+    return __uint_as_float(x << 16);
+}
+__device__ inline int32_t id_if(const int32_t *at, bool yes) {
+    int32_t id = -1;
+#ifdef __CUDA_ARCH__
+    asm volatile("{.reg .pred p; setp.ne.u32 p,%2,0; @p ld.global.nc.s32 %0,[%1];}"
+                 : "+r"(id)
+                 : "l"(at), "r"((uint32_t)yes));
+#else
+    id = yes ? *at : id;
+#endif
+    return id;
+}
+
+/* Scores of a row of at most kPickColumns columns. Those of a thread lie at one place of their
+ * blocks. */
+struct PoolScores {
+    int columns;
+    const int32_t *blocks;
+    const void *logits; /* the row's */
+    uint32_t anchor;    /* block in which the row starts */
+    int32_t length;     /* where there are blocks */
+    int shift;
+    bool wide, gather; /* f32, not bf16 */
+
+    __device__ explicit PoolScores(const Columns &of)
+        : columns((int)of.columns), blocks(of.blocks), shift(of.a.block_size == 8 ? 3 : 4),
+          wide(of.a.logits_type == TAMIS_F32), gather(of.gather) {
+        logits = (const uint8_t *)of.a.logits + of.line * (wide ? 4 : 2);
+        anchor = (uint32_t)(of.row.start >> shift);
+        length = (int32_t)min(of.row.length, (int64_t)INT32_MAX);
+    }
+    /* Position in its row of column c, which is of block id; -1: none. */
+    __device__ int32_t position(int c, int32_t id) const {
+        const uint32_t block = (uint32_t)id - anchor; /* far beyond the row where id is less */
+        const int32_t j = (int32_t)(block << shift) + (c & ((1 << shift) - 1));
+        return block <= (uint32_t)INT32_MAX >> shift && j < length ? j : -1;
+    }
+    __device__ float logit(int32_t at) const {
+        return wide ? score_if((const float *)logits + at, at >= 0)
+                    : score_if((const uint16_t *)logits + at, at >= 0);
+    }
+    template <class T> __device__ void load_as(float (&x)[kOwnColumns]) const {
+        const T *const from = (const T *)logits;
+        if (!blocks) {
+            const T *const own = from + threadIdx.x;
+#pragma unroll
+            for (int half = 0; half < 2; half++) { /* what sets the bound first */
+#pragma unroll
+                for (int i = half; i < kOwnColumns; i += 2) {
+                    x[i] = score_if(own + i * kPickThreads, own_column(i) < columns);
+                }
+            }
+            return;
+        }
+        const int32_t *const own = blocks + (threadIdx.x >> shift);
+        const int step = kPickThreads >> shift;
+        int32_t at[kOwnColumns];
+#pragma unroll
+        for (int i = 0; i < kOwnColumns; i++) {
+            at[i] = id_if(own + i * step, own_column(i) < columns);
+        }
+#pragma unroll
+        for (int i = 0; i < kOwnColumns; i++) {
+            at[i] = position((int)threadIdx.x, at[i]);
+            at[i] = gather || at[i] < 0 ? at[i] : own_column(i);
+        }
+#pragma unroll
+        for (int i = 0; i < kOwnColumns; i++) {
+            x[i] = score_if(from + at[i], at[i] >= 0);
+        }
+    }
+    __device__ void load(float (&x)[kOwnColumns]) const {
+        wide ? load_as<float>(x) : load_as<uint16_t>(x);
+    }
+    /* Where the score of a column lies; -1: it has none. */
+    __device__ int32_t at(int c) const {
+        if (c >= columns || !blocks) {
+            return c < columns ? c : -1;
+        }
+        const int32_t j = position(c, __ldg(blocks + (c >> shift)));
+        return j >= 0 && !gather ? c : j;
+    }
+    __device__ uint32_t key(int c) const {
+        const int32_t place = at(c);
+        return place < 0 ? 0 : pool_key(logit(place));
+    }
+    template <int N> __device__ void scores(const uint32_t (&bits)[N], float (&to)[N]) const {
+        int32_t at[N];
+#pragma unroll
+        for (int k = 0; k < N; k++) {
+            at[k] = bits[k] ? own_column(index_of(bits[k])) : -1;
+        }
+        if (blocks && gather) {
+#pragma unroll
+            for (int k = 0; k < N; k++) {
+                at[k] = id_if(blocks + (at[k] >> shift), bits[k] != 0);
+            }
+#pragma unroll
+            for (int k = 0; k < N; k++) {
+                at[k] = position((int)threadIdx.x, at[k]);
+            }
+        }
+        if (wide) {
+#pragma unroll
+            for (int k = 0; k < N; k++) {
+                to[k] = score_if((const float *)logits + at[k], bits[k] != 0);
+            }
+        } else {
+#pragma unroll
+            for (int k = 0; k < N; k++) {
+                to[k] = score_if((const uint16_t *)logits + at[k], bits[k] != 0);
+            }
+        }
+    }
 };
 
-/* Ids first, all in flight. Elements of a quad lie in one block. */
-template <int QUADS> __device__ inline Quads<QUADS> place_quads(const Columns &columns, int chunk) {
-    const tamis_topk_args &a = columns.a;
-    const int shift = a.block_size == 8 ? 3 : 4;
-    const int64_t anchor = columns.row.start >> shift;
-    const int32_t *blocks = columns.blocks;
-    int32_t id[QUADS];
-    Quads<QUADS> quads;
-#pragma unroll
-    for (int i = 0; i < QUADS; i++) {
-        const int c = quad_column(chunk, i);
-        const bool load = blocks && 128 * i < chunk && c < columns.columns;
-        id[i] = 0;
-        if (load) {
-            id[i] = __ldg(blocks + (c >> shift));
-        }
-    }
-#pragma unroll
-    for (int i = 0; i < QUADS; i++) {
-        const int c = quad_column(chunk, i);
-        const int64_t in_block = c & (a.block_size - 1);
-        const int64_t j = blocks ? ((id[i] - anchor) << shift) + in_block : c;
-        const int64_t most = min(columns.row.length - j, columns.columns - c);
-        quads.live[i] = 128 * i < chunk && j >= 0 ? (int)clamp(most, 0, 4) : 0;
-        quads.at[i] = columns.gather ? (int32_t)j : c;
-    }
-    return quads;
-}
-
-/* The keys of quads. Whole ones that are aligned take one load, all of them in flight. */
-template <int QUADS>
-__device__ inline void load_quads(const Columns &columns, const Quads<QUADS> &quads,
-                                  uint4 (&keys)[QUADS]) {
-    const tamis_topk_args &a = columns.a;
-    const int64_t line = columns.line;
-    const float *logits = (const float *)a.logits + line;
-    const bool aligned = a.logits_type == TAMIS_F32 && ((uintptr_t)logits & 15) == 0;
-    float4 x[QUADS];
-#pragma unroll
-    for (int i = 0; i < QUADS; i++) {
-        x[i] = make_float4(0.0f, 0.0f, 0.0f, 0.0f);
-        if (aligned && quads.live[i] == 4) {
-            x[i] = __ldg((const float4 *)(logits + quads.at[i]));
-        }
-    }
-#pragma unroll
-    for (int i = 0; i < QUADS; i++) {
-        const int live = quads.live[i];
-        if (live > 0 && !(aligned && live == 4)) {
-            const int64_t at = line + quads.at[i];
-            x[i].x = tamis_load_float(a.logits, a.logits_type, at);
-            x[i].y = tamis_load_float(a.logits, a.logits_type, at + min(1, live - 1));
-            x[i].z = tamis_load_float(a.logits, a.logits_type, at + min(2, live - 1));
-            x[i].w = tamis_load_float(a.logits, a.logits_type, at + min(3, live - 1));
-        }
-        keys[i].x = live > 0 ? pool_key(x[i].x) : 0;
-        keys[i].y = live > 1 ? pool_key(x[i].y) : 0;
-        keys[i].z = live > 2 ? pool_key(x[i].z) : 0;
-        keys[i].w = live > 3 ? pool_key(x[i].w) : 0;
-    }
-}
-
-/* Rows of pools, keys in registers: THREADS * 4 * QUADS columns at most. */
-template <int THREADS, int QUADS>
+/* Rows of pools, one after another. */
 __device__ inline void topk_pool(const tamis_topk_args &a, int32_t how, int64_t limit,
                                  const tamis_score_tile &tile) {
-    __shared__ Pool<THREADS> shared;
-    __shared__ Item list[kPoolItems];
-    uint16_t *order = (uint16_t *)list;
+    __shared__ PickRow shared;
+    __shared__ PickLists lists;
     wait_for_kernel_before();
     const ScoreRows rows = rows_of(tile, a.rows.count, a.logits_stride);
     const bool live_only = leaves_empty(how, tile);
-    pool_begin(shared);
+    select_begin(shared);
     for (int64_t r = rows.first + blockIdx.x; r < rows.end; r += gridDim.x) {
         const Columns columns = columns_of(a, r, rows.line(r), how, limit);
         if (live_only && columns.row.length == 0) {
             continue;
         }
-        const int chunk = chunk_of((int)columns.columns, THREADS / 32);
-        uint4 keys[QUADS];
-        load_quads<QUADS>(columns, place_quads<QUADS>(columns, chunk), keys);
-        const uint32_t want = best_of_pool<THREADS, QUADS, kPoolItems>(
-            shared, list, (int)columns.columns, (uint32_t)a.selection.topk,
-            [&](int i) { return keys[i]; }, order);
-        for (uint32_t i = threadIdx.x; i < want; i += THREADS) {
-            columns.write(i, order[i]);
+        const uint32_t want =
+            take_best(shared, lists, PoolScores(columns), (uint32_t)a.selection.topk);
+        for (uint32_t i = threadIdx.x; i < want; i += kPickThreads) {
+            columns.write(i, lists.order[i]);
         }
         write_tail(columns, want);
         __syncthreads();
@@ -233,5 +297,5 @@ __device__ inline void topk_pool(const tamis_topk_args &a, int32_t how, int64_t 
 extern "C" __global__ void __launch_bounds__(tamis::kPoolTopkThreads, 2)
     tamis_topk_pool_smxx(const __grid_constant__ tamis_topk_args a, int32_t how, int64_t limit,
                          const __grid_constant__ tamis_score_tile tile) {
-    tamis::topk_pool<tamis::kPoolTopkThreads, tamis::kPoolTopkQuads>(a, how, limit, tile);
+    tamis::topk_pool(a, how, limit, tile);
 }
