@@ -258,7 +258,7 @@ bool holds(uint64_t seed) {
         tile.routes = &routes;
         tile.stride = 1u << 20;
         stride = tamis_score_stride(routes.longest, tile.stride);
-        tile.room[0] = tile.room[1] = (uint32_t)((c.alone ? 1 : c.rows) * stride);
+        tile.room = (uint32_t)((c.alone ? 1 : c.rows) * stride);
     }
     make_scores(c, stride);
     make_args(c, stride);

@@ -193,6 +193,9 @@ static void make_batch(plan_run *p, int64_t *longest) {
     }
 }
 
+/* Both routes, however few the rows are. */
+static const tamis_auto_band both = {.to = 12, .mixed = 1};
+
 static void make_plan(plan_run *p) {
     tamis_plan_limits limits;
     tamis_error error;
@@ -206,8 +209,7 @@ static void make_plan(plan_run *p) {
     REQUIRE_OK(tamis_cuda_plan_create(p->device->cuda, p->indexer, &limits, keep(p, bytes), bytes,
                                       p->device->stream, &p->plan, &error),
                error);
-    p->plan->auto_rows = p->plan->auto_share = 1; /* both routes, however few the rows are */
-    p->plan->auto_most = INT64_MAX;
+    p->plan->band = &both;
 }
 
 static void make_step(plan_run *p) {

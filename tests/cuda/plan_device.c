@@ -213,6 +213,8 @@ tamis_plan_limits twin_limits(const layers *l, int64_t rows) {
     return limits;
 }
 
+static const tamis_auto_band both = {.to = BORDER, .mixed = 1};
+
 tamis_cuda_plan *twin_plan(const twin *t, const tamis_indexer *indexer, int64_t rows,
                            int64_t max_context) {
     tamis_plan_limits limits = twin_limits(t->l, rows);
@@ -225,9 +227,7 @@ tamis_cuda_plan *twin_plan(const twin *t, const tamis_indexer *indexer, int64_t 
     succeeded(tamis_cuda_plan_create(device.cuda, indexer, &limits, memory, bytes, device.stream,
                                      &plan, &error),
               &error, __LINE__);
-    plan->auto_rows = plan->auto_share = plan->auto_many =
-        1; /* both routes, however few the rows */
-    plan->auto_most = INT64_MAX;
+    plan->band = &both;
     return plan;
 }
 

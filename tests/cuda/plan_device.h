@@ -62,7 +62,8 @@ void twin_fill(twin *t, const layers *l);
 /* The limits of layers_plan. */
 tamis_plan_limits twin_limits(const layers *l, int64_t rows);
 /* A plan in memory that held something else before, whose `auto` has both routes however few the
- * rows are; max_context 0: the longest request's. */
+ * rows are, with the border at BORDER eighths of the pool; max_context 0: the longest request's. */
+enum { BORDER = 12 };
 tamis_cuda_plan *twin_plan(const twin *t, const tamis_indexer *indexer, int64_t rows,
                            int64_t max_context);
 tamis_step twin_step(tamis_cuda_plan *plan, const twin *t);

@@ -312,7 +312,8 @@ static void runs(void **state) {
 }
 
 /* What launched gives its plan. */
-static int64_t auto_most = TAMIS_CUDA_AUTO_MOST, auto_many = 1;
+static const tamis_auto_band both = {.to = 12, .mixed = 1}, nearer = {.to = 10, .mixed = 1},
+                             farther = {.from = 6, .to = 10}, none = {.rows = 1}, *band = &both;
 
 /* Of a layer of one step. */
 static int launches_of(tamis_cuda_plan *plan, const layers *l, int32_t layer, int64_t rows) {
@@ -330,18 +331,11 @@ static int launches_of(tamis_cuda_plan *plan, const layers *l, int32_t layer, in
 
 /* Launches of a layer of one step: the routes that its plan may need, scores and selection in one
  * kernel where the shape allows. */
-static int launched(const layers *l, int32_t mode, int64_t auto_rows, int64_t auto_share,
-                    int64_t max_context, int32_t layer) {
+static int launched(const layers *l, int32_t mode, int64_t max_context, int32_t layer) {
     tamis_indexer *indexer = layers_indexer(l, "auto", mode);
     tamis_cuda_plan *plan = plan_for(l, indexer, ROWS, max_context);
-    assert_int_equal(plan->auto_rows, TAMIS_CUDA_AUTO_ROWS);
-    assert_int_equal(plan->auto_share, TAMIS_CUDA_AUTO_SHARE);
-    assert_int_equal(plan->auto_most, TAMIS_CUDA_AUTO_MOST);
-    assert_int_equal(plan->auto_many, TAMIS_CUDA_AUTO_MANY);
-    plan->auto_many = auto_many;
-    plan->auto_most = auto_most;
-    plan->auto_rows = auto_rows;
-    plan->auto_share = auto_share;
+    assert_null(plan->band);
+    plan->band = band;
     int launches = launches_of(plan, l, layer, ROWS);
     tamis_cuda_plan_destroy(plan);
     tamis_indexer_destroy(indexer);
@@ -351,25 +345,23 @@ static int launched(const layers *l, int32_t mode, int64_t auto_rows, int64_t au
 static void routes(void **state) {
     static const request one[] = {{203, 40}};
     static const shape fast = {TAMIS_K_MXFP4_PAGE, 64, 32, 128, 16, 8, 8, 1, TAMIS_NUMERICS_EXACT};
-    int64_t border = 6 * 8 / 4 * TAMIS_CUDA_AUTO_QUARTERS;
+    int64_t border = 6 * 8 / TAMIS_CUDA_AUTO_PARTS * both.to;
     (void)state;
     seed(4);
     layers *l = layers_make(sizes, some, COUNT(some));
-    int64_t rows = l->batch.tokens;
-    assert_int_equal(launched(l, TAMIS_SPARSE_ON, 1, 1, 300, LAYER_CONSUMER), 3);
-    assert_int_equal(launched(l, TAMIS_SPARSE_OFF, 1, 1, 300, LAYER_CONSUMER), 3);
-    assert_int_equal(launched(l, TAMIS_SPARSE_AUTO, rows, 1, 300, LAYER_CONSUMER), 5);
-    assert_int_equal(launched(l, TAMIS_SPARSE_AUTO, rows, 1, border + 1, LAYER_CONSUMER), 5);
-    assert_int_equal(launched(l, TAMIS_SPARSE_AUTO, rows, 1, border, LAYER_CONSUMER), 3);
-    assert_int_equal(launched(l, TAMIS_SPARSE_AUTO, rows + 1, 1, 300, LAYER_CONSUMER), 3);
-    int64_t share = rows / COUNT(some); /* of each of three requests */
-    assert_int_equal(launched(l, TAMIS_SPARSE_AUTO, rows, share, 300, LAYER_CONSUMER), 5);
-    assert_int_equal(launched(l, TAMIS_SPARSE_AUTO, rows, share + 1, 300, LAYER_CONSUMER), 3);
-    assert_int_equal(launched(l, TAMIS_SPARSE_AUTO, rows, 1, 300, LAYER_SOURCE), 6);
+    assert_int_equal(launched(l, TAMIS_SPARSE_ON, 300, LAYER_CONSUMER), 3);
+    assert_int_equal(launched(l, TAMIS_SPARSE_OFF, 300, LAYER_CONSUMER), 3);
+    assert_int_equal(launched(l, TAMIS_SPARSE_AUTO, 300, LAYER_CONSUMER), 5);
+    assert_int_equal(launched(l, TAMIS_SPARSE_AUTO, border + 1, LAYER_CONSUMER), 5);
+    assert_int_equal(launched(l, TAMIS_SPARSE_AUTO, border, LAYER_CONSUMER), 3);
+    band = &none;
+    assert_int_equal(launched(l, TAMIS_SPARSE_AUTO, 300, LAYER_CONSUMER), 3);
+    band = &both;
+    assert_int_equal(launched(l, TAMIS_SPARSE_AUTO, 300, LAYER_SOURCE), 6);
     l = layers_make(fast, one, COUNT(one)); /* rows enough for the machine's 8 multiprocessors */
-    assert_int_equal(launched(l, TAMIS_SPARSE_ON, 1, 1, 300, LAYER_CONSUMER), 1); /* gate and all */
-    assert_int_equal(launched(l, TAMIS_SPARSE_AUTO, 1, 1, 300, LAYER_CONSUMER), 4);
-    assert_int_equal(launched(l, TAMIS_SPARSE_ON, 1, 1, 300, LAYER_SOURCE), 5);
+    assert_int_equal(launched(l, TAMIS_SPARSE_ON, 300, LAYER_CONSUMER), 1); /* gate and all */
+    assert_int_equal(launched(l, TAMIS_SPARSE_AUTO, 300, LAYER_CONSUMER), 4);
+    assert_int_equal(launched(l, TAMIS_SPARSE_ON, 300, LAYER_SOURCE), 5);
 }
 
 /* The routes of a consumer whose plan may have rows of both, when its page tables bound lengths to
@@ -380,7 +372,7 @@ static void narrow(layers *l, int32_t mode, int64_t pages, int sparse, int dense
     machine->watched = (void *)machine; /* which none is */
     machine->seen = 0;
     kernels[TAMIS_CUDA_sparse_mqa_logits_smxx_h32_d64] = machine->watched;
-    int launches = launched(l, mode, 1, 1, 300, LAYER_CONSUMER);
+    int launches = launched(l, mode, 300, LAYER_CONSUMER);
     kernels[TAMIS_CUDA_sparse_mqa_logits_smxx_h32_d64] = NULL;
     assert_int_equal(machine->seen, sparse);
     assert_int_equal(launches, 1 + 2 * sparse + 2 * dense);
@@ -388,19 +380,24 @@ static void narrow(layers *l, int32_t mode, int64_t pages, int sparse, int dense
 }
 
 static void widths(void **state) {
-    const int64_t border = 6 * 8 / 4 * TAMIS_CUDA_AUTO_QUARTERS, page = sizes.page_size;
+    const int64_t part = 6 * 8 / TAMIS_CUDA_AUTO_PARTS, border = part * both.to,
+                  page = sizes.page_size;
     (void)state;
     seed(8);
     layers *l = layers_make(sizes, some, COUNT(some));
     assert_true(l->batch.page_table_stride[0] * page > border + page);
     narrow(l, TAMIS_SPARSE_AUTO, border / page, 0, 1);
     narrow(l, TAMIS_SPARSE_AUTO, border / page + 1, 1, 1);
-    narrow(l, TAMIS_SPARSE_AUTO, 0, 0, 1);
-    auto_many = l->batch.tokens + 1; /* fewer rows have a nearer border */
-    const int64_t nearer = 6 * 8 / 4 * TAMIS_CUDA_AUTO_FEW_QUARTERS;
-    narrow(l, TAMIS_SPARSE_AUTO, nearer / page, 0, 1);
-    narrow(l, TAMIS_SPARSE_AUTO, nearer / page + 1, 1, 1);
-    auto_many = 1;
+    narrow(l, TAMIS_SPARSE_AUTO, 0, 1, 0);
+    band = &nearer;
+    narrow(l, TAMIS_SPARSE_AUTO, part * nearer.to / page, 0, 1);
+    narrow(l, TAMIS_SPARSE_AUTO, part * nearer.to / page + 1, 1, 1);
+    band = &farther; /* rows that are all longer than some, or none */
+    narrow(l, TAMIS_SPARSE_AUTO, part * farther.from / page, 1, 0);
+    narrow(l, TAMIS_SPARSE_AUTO, part * farther.from / page + 1, 0, 1);
+    narrow(l, TAMIS_SPARSE_AUTO, part * farther.to / page, 0, 1);
+    narrow(l, TAMIS_SPARSE_AUTO, part * farther.to / page + 1, 1, 0);
+    band = &both;
     narrow(l, TAMIS_SPARSE_ON, border / page, 1, 0);
     narrow(l, TAMIS_SPARSE_ON, 0, 1, 0);
     narrow(l, TAMIS_SPARSE_OFF, border / page + 1, 0, 1);
@@ -408,6 +405,44 @@ static void widths(void **state) {
     l->batch.tokens = l->batch.requests = 0; /* padding alone, which reads no table */
     l->batch.padded_rows = ROWS;
     narrow(l, TAMIS_SPARSE_AUTO, 0, 1, 0);
+}
+
+/* What was measured, in eighths of the pool: `auto` costs no more than the cheaper route of plans
+ * whose rows all see so much, but for what the document says. */
+static void bands(void **state) {
+    enum { PART = 6 * 8 / 8 };
+    static const struct {
+        int64_t rows, requests;
+        int decoded, longest, border;
+    } cases[] = {
+        {132, 1, 1, 8, -1},    {133, 1, 1, 4, -1},    {133, 1, 1, 9, 9},      {176, 1, 1, 8, 9},
+        {176, 1, 1, 10, -1},   {192, 1, 1, 6, -1},    {192, 1, 1, 8, 8},      {192, 1, 1, 9, -1},
+        {264, 1, 1, 3, -1},    {264, 1, 1, 9, 9},     {479, 3, 1, 4, 9},      {480, 3, 1, 4, -1},
+        {512, 4, 1, 8, 8},     {512, 1, 1, 64, -1},   {528, 1, 1, 1, -1},     {528, 1, 1, 2, 12},
+        {600, 1, 1, 64, 12},   {896, 1, 1, 2, -1},    {8192, 1, 1, 8, 10},    {8192, 64, 1, 64, 10},
+        {132, 16, 0, 2, -1},   {133, 16, 0, 8, 10},   {160, 20, 0, 11, -1},   {200, 25, 0, 9, -1},
+        {263, 8, 0, 2, 8},     {264, 33, 0, 9, 10},   {264, 34, 0, 9, -1},    {511, 8, 0, 64, 10},
+        {512, 64, 0, 14, 14},  {512, 65, 0, 14, -1},  {8192, 128, 0, 64, 14}, {900, 100, 0, 8, -1},
+        {1200, 100, 0, 8, 14}, {1700, 100, 0, 8, -1}, {8192, 0, 0, 2, -1},
+    };
+    (void)state;
+    layers *l = layers_make(sizes, some, COUNT(some));
+    for (int32_t mode = TAMIS_SPARSE_OFF; mode <= TAMIS_SPARSE_AUTO; mode++) {
+        tamis_indexer *indexer = layers_indexer(l, "auto", mode);
+        tamis_cuda_plan *plan = plan_for(l, indexer, ROWS, 300);
+        for (int i = 0; i < COUNT(cases); i++) {
+            plan->rows = cases[i].rows;
+            plan->requests = cases[i].requests;
+            const int64_t border = cases[i].border < 0 ? -1 : PART * cases[i].border;
+            const int64_t want = mode == TAMIS_SPARSE_OFF  ? INT32_MAX
+                                 : mode == TAMIS_SPARSE_ON ? -1
+                                                           : border;
+            assert_int_equal(tamis_cuda_border(plan, cases[i].decoded, PART * cases[i].longest),
+                             want);
+        }
+        tamis_cuda_plan_destroy(plan);
+        tamis_indexer_destroy(indexer);
+    }
 }
 
 /* Of a source whose plan has room for `rows` rows of a stretch and block maxima of `maxima`. */
@@ -447,7 +482,7 @@ static void tiles(void **state) {
 static int dense_launches(const layers *l, int32_t mode, int64_t fit) {
     tamis_indexer *indexer = layers_indexer(l, "auto", mode);
     tamis_cuda_plan *plan = plan_for(l, indexer, l->batch.tokens, 400);
-    plan->auto_rows = plan->auto_share = plan->auto_many = 1;
+    plan->band = &both;
     const int64_t longest = tamis_cuda_dense_longest(indexer, &plan->limits);
     plan->work_bytes = tamis_cuda_dense_tiling(plan, longest).each * fit;
     int launches = launches_of(plan, l, LAYER_CONSUMER, l->batch.tokens);
@@ -510,40 +545,40 @@ static void raises(void **state) {
     (void)state;
     seed(5);
     layers *l = layers_make(fast, many, COUNT(many));
-    int source = launched(l, TAMIS_SPARSE_ON, 1, 1, 300, LAYER_SOURCE);
-    int alone = launched(l, TAMIS_SPARSE_ON, 1, 1, 300, LAYER_CONSUMER);
+    int source = launched(l, TAMIS_SPARSE_ON, 300, LAYER_SOURCE);
+    int alone = launched(l, TAMIS_SPARSE_ON, 300, LAYER_CONSUMER);
     int consumer = alone + 1; /* a gate, which says whose K is decoded */
     kernels[TAMIS_CUDA_mqa_maxima_fast_sm90] = kernels[TAMIS_CUDA_mqa_logits_fast_sm90] = far;
-    assert_int_equal(launched(l, TAMIS_SPARSE_ON, 1, 1, 300, LAYER_SOURCE), source + 2);
-    assert_int_equal(launched(l, TAMIS_SPARSE_ON, 1, 1, 300, LAYER_CONSUMER), consumer);
+    assert_int_equal(launched(l, TAMIS_SPARSE_ON, 300, LAYER_SOURCE), source + 2);
+    assert_int_equal(launched(l, TAMIS_SPARSE_ON, 300, LAYER_CONSUMER), consumer);
     kernels[TAMIS_CUDA_consume_raised_sm90] = kernels[TAMIS_CUDA_consume_raised1_sm90] =
         kernels[TAMIS_CUDA_consume_raised2_sm90] = kernels[TAMIS_CUDA_consume_raised4_sm90] =
             kernels[TAMIS_CUDA_consume_rows_sm90] = far;
-    assert_int_equal(launched(l, TAMIS_SPARSE_ON, 1, 1, 300, LAYER_CONSUMER), consumer);
-    assert_int_equal(launched(l, TAMIS_SPARSE_AUTO, 1, 1, 300, LAYER_CONSUMER), consumer);
-    auto_most = many[0].fresh + 1; /* the dense route, too: scores, topk */
-    assert_int_equal(launched(l, TAMIS_SPARSE_AUTO, 1, 1, 300, LAYER_CONSUMER), consumer + 2);
+    assert_int_equal(launched(l, TAMIS_SPARSE_ON, 300, LAYER_CONSUMER), consumer);
+    band = NULL; /* of one wave of rows no other route pays */
+    assert_int_equal(launched(l, TAMIS_SPARSE_AUTO, 300, LAYER_CONSUMER), consumer);
+    band = &both; /* the dense route, too: scores, topk */
+    assert_int_equal(launched(l, TAMIS_SPARSE_AUTO, 300, LAYER_CONSUMER), consumer + 2);
     assert_int_equal(machine->early, 0);
-    cuda->early = 1; /* what follows the gate, and what selects from scores */
-    assert_int_equal(launched(l, TAMIS_SPARSE_AUTO, 1, 1, 300, LAYER_CONSUMER), consumer + 2);
-    assert_int_equal(machine->early, 2);
-    assert_int_equal(launched(l, TAMIS_SPARSE_OFF, 1, 1, 300, LAYER_CONSUMER), 3);
-    assert_int_equal(machine->early, 4);
+    cuda->early = 1; /* what follows the gate, scores, and what selects from them */
+    assert_int_equal(launched(l, TAMIS_SPARSE_AUTO, 300, LAYER_CONSUMER), consumer + 2);
+    assert_int_equal(machine->early, 3);
+    assert_int_equal(launched(l, TAMIS_SPARSE_OFF, 300, LAYER_CONSUMER), 3);
+    assert_int_equal(machine->early, 5);
     cuda->early = 0;
-    auto_most = TAMIS_CUDA_AUTO_MOST;
     const int32_t multiprocessors = cuda->multiprocessors;
     cuda->multiprocessors = 64; /* two rows of each */
-    assert_int_equal(launched(l, TAMIS_SPARSE_ON, 1, 1, 300, LAYER_CONSUMER), consumer);
+    assert_int_equal(launched(l, TAMIS_SPARSE_ON, 300, LAYER_CONSUMER), consumer);
     cuda->multiprocessors = 120; /* a wave, and 8 rows */
-    assert_int_equal(launched(l, TAMIS_SPARSE_ON, 1, 1, 300, LAYER_CONSUMER), consumer + 1);
+    assert_int_equal(launched(l, TAMIS_SPARSE_ON, 300, LAYER_CONSUMER), consumer + 1);
     cuda->multiprocessors = multiprocessors;
     l = layers_make(fast, others, COUNT(others)); /* rows whose K is not decoded are left */
-    assert_int_equal(launched(l, TAMIS_SPARSE_ON, 1, 1, 300, LAYER_CONSUMER), consumer + 1);
+    assert_int_equal(launched(l, TAMIS_SPARSE_ON, 300, LAYER_CONSUMER), consumer + 1);
     l = layers_make(fast, few, COUNT(few));
-    assert_int_equal(launched(l, TAMIS_SPARSE_ON, 1, 1, 300, LAYER_CONSUMER), alone);
-    assert_int_equal(launched(l, TAMIS_SPARSE_ON, 1, 1, 300, LAYER_SOURCE), source);
+    assert_int_equal(launched(l, TAMIS_SPARSE_ON, 300, LAYER_CONSUMER), alone);
+    assert_int_equal(launched(l, TAMIS_SPARSE_ON, 300, LAYER_SOURCE), source);
     l = layers_make(fast, spread, COUNT(spread));
-    assert_int_equal(launched(l, TAMIS_SPARSE_ON, 1, 1, 300, LAYER_SOURCE), source);
+    assert_int_equal(launched(l, TAMIS_SPARSE_ON, 300, LAYER_SOURCE), source);
     kernels[TAMIS_CUDA_mqa_maxima_fast_sm90] = kernels[TAMIS_CUDA_mqa_logits_fast_sm90] = NULL;
     kernels[TAMIS_CUDA_consume_raised_sm90] = kernels[TAMIS_CUDA_consume_raised1_sm90] =
         kernels[TAMIS_CUDA_consume_raised2_sm90] = kernels[TAMIS_CUDA_consume_raised4_sm90] =
@@ -565,6 +600,7 @@ int main(void) {
                                              cmocka_unit_test_teardown(raises, after),
                                              cmocka_unit_test_teardown(routes, after),
                                              cmocka_unit_test_teardown(widths, after),
+                                             cmocka_unit_test_teardown(bands, after),
                                              cmocka_unit_test_teardown(tiles, after),
                                              cmocka_unit_test_teardown(dense_tiles, after),
                                              cmocka_unit_test(cuts),

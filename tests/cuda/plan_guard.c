@@ -151,7 +151,7 @@ static void check_routes(const scene *s, const layers *l, const tamis_batch *bat
         return;
     }
     if (s->indexer->sparse_logits == TAMIS_SPARSE_AUTO) {
-        border = (int64_t)sizes->topk_blocks * sizes->block / 4 * TAMIS_CUDA_AUTO_QUARTERS;
+        border = (int64_t)sizes->topk_blocks * sizes->block / TAMIS_CUDA_AUTO_PARTS * BORDER;
     }
     gpu_read(ks, s->plan->ks[k], bytes);
     gpu_read(sparse, s->plan->gated[0], bytes);

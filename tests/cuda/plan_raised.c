@@ -102,7 +102,7 @@ static int check_decoded(const scene *s, int32_t ratio) {
         int64_t blind = ratio - 1 - (s->l->context[i] - rows); /* rows that see nothing yet */
         int64_t padded = (positions + 63) / 64 * 64;
         int many = rows - (blind > 0 ? blind : 0) >= TAMIS_RAISED_ROWS && padded <= capacity;
-        int64_t place = many && next + padded <= capacity ? next : -1;
+        int64_t place = many && next + padded <= capacity ? capacity - next - padded : -1;
         assert_int_equal(first[i], place);
         next += many ? padded : 0;
         if (place >= 0) {

@@ -145,7 +145,7 @@ static void routes(void **state) {
     for (int i = 0; i < 4; i++) {
         const shape *s = &two[i / 2];
         int64_t border =
-            (int64_t)s->topk_blocks * s->block * s->source_ratio / 4 * TAMIS_CUDA_AUTO_QUARTERS;
+            (int64_t)s->topk_blocks * s->block * s->source_ratio / TAMIS_CUDA_AUTO_PARTS * BORDER;
         const request both[] = {{border + 70, 140}, {border, 1},     {border + 2, 3},
                                 {2000, 130},        {2 * border, 4}, {40, 3}};
         seed(140 + (uint64_t)i);

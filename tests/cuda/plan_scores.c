@@ -38,34 +38,52 @@ static const lengths few_steps[] = {
     {{700, 12, 9, 700}, {0, 3, 15, 15, 17}},
 };
 
-/* Scratch of `rows` rows that are as long as any of the dense route. */
+/* Scratch of `rows` rows that are as long as any of the dense route, and room for the decoded K of
+ * one or two requests, which few scores fit beside. */
 static void shrink(scene *s, int64_t rows) {
+    enum { DECODED = 512 };
     const int64_t longest = tamis_cuda_dense_longest(s->indexer, &s->plan->limits);
     const int64_t bytes = tamis_cuda_dense_tiling(s->plan, longest).each * rows;
     assert_true(bytes <= s->plan->work_bytes);
     s->plan->work_bytes = bytes;
+    s->plan->raised_capacity = tamis_least(s->plan->raised_capacity, DECODED);
+}
+
+/* Positions at the end of their room that hold decoded K of a layer that sees every 2^shift-th. */
+static uint32_t decoded_of(const scene *s, const lengths *of, int32_t shift) {
+    int64_t end = 0, placed = 0;
+    for (int i = 0; i < REQUESTS; i++) {
+        const int64_t fresh_rows = of->starts[i + 1] - of->starts[i];
+        const int64_t blind = shift - (of->context[i] - fresh_rows); /* rows that see nothing */
+        const int64_t padded = ((of->context[i] >> shift) + 63) / 64 * 64;
+        if (fresh_rows - (blind > 0 ? blind : 0) >= TAMIS_RAISED_ROWS &&
+            padded <= s->plan->raised_capacity) {
+            end += padded;
+            placed = end <= s->plan->raised_capacity ? end : placed;
+        }
+    }
+    return s->plan->raised.codes ? (uint32_t)placed : 0;
 }
 
 /* What the gates of the step's consumers had to find. */
 static void check_routes(const scene *s, const lengths *of) {
-    const int64_t border = tamis_cuda_border(s->indexer, TAMIS_CUDA_AUTO_QUARTERS);
+    const int64_t border = tamis_cuda_border(s->plan, 0, INT32_MAX);
     tamis_routes want = {0}, got;
     for (int32_t layer = 0; layer < LAYERS; layer++) {
         if (!layers_selects(layer) || !layers_consumes(s->l, layer)) {
             continue;
         }
+        const int32_t shift = s->l->ratios[layer] - 1;
+        const uint32_t decoded = decoded_of(s, of, shift);
+        want.decoded = decoded > want.decoded ? decoded : want.decoded;
         for (int i = 0; i < REQUESTS; i++) {
             const int32_t fresh_rows = of->starts[i + 1] - of->starts[i];
-            const int32_t shift = s->l->ratios[layer] - 1;
-            int32_t seeing = 0;
             for (int32_t r = 0; r < fresh_rows; r++) {
                 const int64_t length = (of->context[i] - fresh_rows + r + 1) >> shift;
                 const int dense = length <= border;
                 want.longest = dense && length > want.longest ? (uint32_t)length : want.longest;
                 want.listed |= !dense;
-                seeing += length > 0;
             }
-            want.decoded |= s->plan->raised.codes && seeing >= TAMIS_RAISED_ROWS;
         }
     }
     gpu_read(&got, s->plan->routes, sizeof got);

@@ -109,7 +109,8 @@ __device__ inline ScoreRows rows_of(const tamis_score_tile &tile, int64_t count,
     }
     const uint32_t rows = (uint32_t)count;
     const uint32_t own = tamis_score_stride(tile.routes->longest, tile.stride);
-    const uint32_t each = tamis_score_rows(rows, own, tile.room[tile.routes->decoded ? 0 : 1]);
+    const uint32_t each =
+        tamis_score_rows(rows, own, tamis_score_room(&tile, tile.routes->decoded));
     const uint64_t first = min((uint64_t)tile.index * each, (uint64_t)rows);
     return {(int64_t)first, (int64_t)min(first + each, (uint64_t)rows), (int64_t)own};
 }

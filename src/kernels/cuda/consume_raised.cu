@@ -204,6 +204,7 @@ __device__ inline void consume_raised(const tamis_sparse_mqa_logits_args &a,
     extern __shared__ __align__(1024) uint8_t memory[];
     auto &s = *(RaisedShared<kWarps> *)memory;
     const int64_t r = blockIdx.x;
+    wait_for_kernel_before();
     if (raised.dense && raised.dense[r] > 0) {
         if (done && threadIdx.x == 0) {
             done[r] = 1;
@@ -262,7 +263,6 @@ extern "C" __global__ void __launch_bounds__(256, 2)
     tamis_consume_raised2_sm90(const __grid_constant__ tamis_sparse_mqa_logits_args a,
                                const __grid_constant__ tamis_selection out, int32_t *done,
                                const __grid_constant__ tamis_raised_k raised) {
-    tamis::wait_for_kernel_before();
     tamis::hopper::consume_raised<8, true>(a, out, done, raised);
 }
 
@@ -270,7 +270,6 @@ extern "C" __global__ void __launch_bounds__(512, 1)
     tamis_consume_raised4_sm90(const __grid_constant__ tamis_sparse_mqa_logits_args a,
                                const __grid_constant__ tamis_selection out, int32_t *done,
                                const __grid_constant__ tamis_raised_k raised) {
-    tamis::wait_for_kernel_before();
     tamis::hopper::consume_raised<16, false>(a, out, done, raised);
 }
 

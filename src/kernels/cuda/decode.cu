@@ -177,6 +177,7 @@ __device__ inline void consume_split(const tamis_sparse_mqa_logits_args &a,
                                      const int32_t *taken, const tamis_gate_args &gate, int64_t at,
                                      SplitRow &s, SplitLists &lists, Score score) {
     const int64_t r = blockIdx.y;
+    wait_for_kernel_before();
     /* What the first blocks want is loaded before the row's length and count are known. */
     FirstBlock first = {-1, 0};
     if (at < a.width) {

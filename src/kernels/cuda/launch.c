@@ -132,14 +132,13 @@ static int64_t pool_bytes(int64_t columns) {
 tamis_status tamis_cuda_queue_mqa_logits(const tamis_cuda *cuda, const tamis_mqa_logits_args *args,
                                          int32_t fill, const tamis_raised_k *raised,
                                          const tamis_row_tile *tile, const tamis_score_tile *scores,
-                                         int early, void *stream, tamis_error *error) {
+                                         void *stream, tamis_error *error) {
     tamis_mqa_logits_args a = *args;
     tamis_row_tile t = tile ? *tile : (tamis_row_tile){0};
     tamis_score_tile s = scores ? *scores : (tamis_score_tile){0};
     void *parameters[] = {&a, &fill, &t, &s};
     if (tamis_cuda_source_is_fast(args)) {
-        return tamis_cuda_queue_source(cuda, args, fill, raised, tile, scores, early, stream,
-                                       error);
+        return tamis_cuda_queue_source(cuda, args, fill, raised, tile, scores, stream, error);
     }
     return tamis_cuda_launch(cuda, geometry(TAMIS_CUDA_mqa_logits_smxx_h32_d64, &a.query),
                              grid_of_rows(cuda, a.rows.count), stream, parameters, error);
@@ -211,11 +210,12 @@ tamis_status tamis_cuda_queue_sparse_mqa_logits(const tamis_cuda *cuda,
 }
 
 /* A row's CTAs: as many as the device has for it. Steps of a warp: 0 where they are two blocks; by
- * wgmma its part of the row; else a group of it, or its part, if short. */
+ * wgmma its part of the row; else a group of it, or its part, if short. behind: a kernel of the
+ * same call. */
 static tamis_status queue_split(const tamis_cuda *cuda, const tamis_sparse_mqa_logits_args *score,
                                 const tamis_selection *selection, uint32_t *done,
-                                const int32_t *taken, const tamis_gate_args *layer, void *stream,
-                                tamis_error *error) {
+                                const int32_t *taken, const tamis_gate_args *layer, int behind,
+                                void *stream, tamis_error *error) {
     tamis_sparse_mqa_logits_args a = *score;
     tamis_selection out = *selection;
     tamis_gate_args gate = layer ? *layer : (tamis_gate_args){0};
@@ -234,7 +234,8 @@ static tamis_status queue_split(const tamis_cuda *cuda, const tamis_sparse_mqa_l
         steps = (int32_t)((a.width + at_once - 1) / at_once);
     }
     void *parameters[] = {&a, &out, &done, (void *)&taken, &steps, &gate};
-    return tamis_cuda_launch(cuda, kernel, grid, stream, parameters, error);
+    return (behind ? tamis_cuda_launch_early : tamis_cuda_launch)(cuda, kernel, grid, stream,
+                                                                  parameters, error);
 }
 
 int tamis_cuda_consume_is_grouped(const tamis_cuda *cuda, const tamis_sparse_mqa_logits_args *score,
@@ -276,7 +277,7 @@ static tamis_status queue_waves(const tamis_cuda *cuda, const tamis_sparse_mqa_l
     a.physical = a.physical ? a.physical + first * a.physical_stride : NULL;
     a.logits = (float *)a.logits + first * a.logits_stride;
     const tamis_selection rest = tamis_selection_at(out, first);
-    return queue_split(cuda, &a, &rest, done + first, NULL, NULL, stream, error);
+    return queue_split(cuda, &a, &rest, done + first, NULL, NULL, 1, stream, error);
 }
 
 int tamis_cuda_consume_goes_in_waves(const tamis_cuda *cuda,
@@ -312,7 +313,7 @@ tamis_status tamis_cuda_queue_consume(const tamis_cuda *cuda,
             TAMIS_TRY(
                 tamis_cuda_queue_consume_raised(cuda, score, &out, raised, taken, stream, error));
         }
-        return queue_split(cuda, score, &out, done, some ? taken : NULL, gate, stream, error);
+        return queue_split(cuda, score, &out, done, some ? taken : NULL, gate, some, stream, error);
     }
     if (!scores_fast(score) || columns > POOL_COLUMNS || a.rows.count < TAMIS_CUDA_GROUPS_FROM) {
         TAMIS_TRY(tamis_cuda_queue_sparse_mqa_logits(cuda, score, stream, error));
@@ -387,7 +388,7 @@ tamis_status tamis_cuda_block_max(const tamis_cuda *cuda, const tamis_block_max_
 tamis_status tamis_cuda_mqa_logits(const tamis_cuda *cuda, const tamis_mqa_logits_args *args,
                                    void *stream, tamis_error *error) {
     CHECK_STAGE(mqa_logits);
-    return tamis_cuda_queue_mqa_logits(cuda, args, 1, NULL, NULL, NULL, 0, stream, error);
+    return tamis_cuda_queue_mqa_logits(cuda, args, 1, NULL, NULL, NULL, stream, error);
 }
 
 tamis_status tamis_cuda_publish(const tamis_cuda *cuda, const tamis_publish_args *args,

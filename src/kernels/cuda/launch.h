@@ -40,12 +40,12 @@ int64_t tamis_cuda_limit(const tamis_rows *rows, const tamis_k_cache *k);
 
 /* fill: logits past a row's length become -inf up to args->columns; else they keep what they hold.
  * raised: what args->k holds, decoded, for kernels that read it; NULL: nothing. tile: of the rows,
- * for block maxima alone; NULL: all, maxima in equal strides. scores: of the rows, for logits;
- * NULL: all, by args->logits_stride. early: behind a plan's gate. */
+ * for block maxima alone; NULL: all, maxima in equal strides. scores: of a plan's rows, for logits;
+ * NULL: all, by args->logits_stride. */
 tamis_status tamis_cuda_queue_mqa_logits(const tamis_cuda *cuda, const tamis_mqa_logits_args *args,
                                          int32_t fill, const tamis_raised_k *raised,
                                          const tamis_row_tile *tile, const tamis_score_tile *scores,
-                                         int early, void *stream, tamis_error *error);
+                                         void *stream, tamis_error *error);
 /* What queue_mqa_logits asks: whether source.cuh takes the call, and then queues it. */
 int tamis_cuda_source_is_fast(const tamis_mqa_logits_args *args);
 /* Whether a fast source reads decoded K here. */
@@ -53,7 +53,7 @@ int tamis_cuda_reads_raised(const tamis_cuda *cuda);
 tamis_status tamis_cuda_queue_source(const tamis_cuda *cuda, const tamis_mqa_logits_args *args,
                                      int32_t fill, const tamis_raised_k *raised,
                                      const tamis_row_tile *tile, const tamis_score_tile *scores,
-                                     int early, void *stream, tamis_error *error);
+                                     void *stream, tamis_error *error);
 tamis_status tamis_cuda_queue_publish(const tamis_cuda *cuda, const tamis_publish_args *args,
                                       int64_t limit, void *stream, tamis_error *error);
 /* Lists of blocks from the same maxima, by one kernel. */

@@ -80,10 +80,7 @@ static tamis_status queue_raised(const tamis_cuda *cuda, int kernel,
     tamis_raised_k k = *raised;
     void *parameters[] = {&a, &out, &done, &k};
     tamis_grid grid = {a.rows.count, 1, shared_of[kernel]};
-    const int several =
-        kernel == TAMIS_CUDA_consume_raised2_sm90 || kernel == TAMIS_CUDA_consume_raised4_sm90;
-    return (several ? tamis_cuda_launch_early : tamis_cuda_launch)(cuda, kernel, grid, stream,
-                                                                   parameters, error);
+    return tamis_cuda_launch_early(cuda, kernel, grid, stream, parameters, error);
 }
 
 tamis_status tamis_cuda_queue_consume_raised(const tamis_cuda *cuda,

@@ -211,7 +211,7 @@ static tamis_status score_tile(const tamis_cuda *cuda, const tamis_consume_args 
     score.block_size = tile->block_size;
     score.block_max = workspace;
     score.block_max_stride = p->scores / 4;
-    return tamis_cuda_queue_mqa_logits(cuda, &score, 0, NULL, NULL, NULL, 0, stream, error);
+    return tamis_cuda_queue_mqa_logits(cuda, &score, 0, NULL, NULL, NULL, stream, error);
 }
 
 /* The caller's list of the tile's rows r, r + 1, .. and the tile's own, the wider one first. */
@@ -320,7 +320,7 @@ static tamis_status dense_tile(const tamis_cuda *cuda, const tamis_consume_args 
     score.columns = limit;
     score.logits = workspace;
     score.logits_stride = p->scores / 4;
-    TAMIS_TRY(tamis_cuda_queue_mqa_logits(cuda, &score, 0, NULL, NULL, NULL, 0, stream, error));
+    TAMIS_TRY(tamis_cuda_queue_mqa_logits(cuda, &score, 0, NULL, NULL, NULL, stream, error));
     topk.logits = score.logits;
     topk.logits_stride = score.logits_stride;
     if (tile->blocks) {

@@ -65,7 +65,7 @@ static int few_of(const tamis_cuda *cuda, const tamis_mqa_logits_args *a, int de
 tamis_status tamis_cuda_queue_source(const tamis_cuda *cuda, const tamis_mqa_logits_args *args,
                                      int32_t fill, const tamis_raised_k *raised,
                                      const tamis_row_tile *tile, const tamis_score_tile *scores,
-                                     int early, void *stream, tamis_error *error) {
+                                     void *stream, tamis_error *error) {
     tamis_mqa_logits_args a = *args;
     tamis_raised_k k = raised ? *raised : (tamis_raised_k){0};
     tamis_row_tile t = tile ? *tile : (tamis_row_tile){0};
@@ -88,7 +88,7 @@ tamis_status tamis_cuda_queue_source(const tamis_cuda *cuda, const tamis_mqa_log
         ctas = PORTABLE_CTAS;
     }
     tamis_grid grid = {ctas * cuda->multiprocessors, a.rows.count > 0 ? 1 : 0, shared_of[kernel]};
-    const int waits = early && kernel == TAMIS_CUDA_mqa_logits_fast_sm90;
+    const int waits = scores && kernel == TAMIS_CUDA_mqa_logits_fast_sm90;
     return (waits ? tamis_cuda_launch_early : tamis_cuda_launch)(cuda, kernel, grid, stream,
                                                                  parameters, error);
 }

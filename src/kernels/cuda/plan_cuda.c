@@ -80,21 +80,72 @@ tamis_source_room tamis_cuda_source_room(const tamis_indexer *indexer,
     return room;
 }
 
+/* ---- routes ---- */
+
+/*
+ * As measured on an H200 at the released sizes: docs/benchmarks-gpu.md, "The crossover of auto".
+ * [decoded]: K of most rows. From decoded K listed blocks cost least a row in steps that fill 132
+ * multiprocessors, with one row each, two or four, and the most in those of few rows more;
+ * decode's kernel takes the others' below 512 rows.
+ */
+static const tamis_auto_band bands[2][8] = {
+    {{512, 0, 14, 1}, {264, 0, 10, 1}, {200, 0, 8, 0}, {133, 0, 10, 0}, {0}},
+    {{896, 2, 10, 1},
+     {528, 1, 12, 1},
+     {480, 4, 8, 0},
+     {264, 3, 9, 0},
+     {185, 6, 8, 0},
+     {133, 4, 9, 0},
+     {0}}};
+enum { WIDEST_BAND = 14 };
+
+/* Whether runs of neighbouring rows of a request, which are scored together, are full but for a
+ * quarter of them, as far as all requests have as many. */
+static int fills_runs(int64_t rows, int64_t requests) {
+    const int64_t each = rows / requests, places = tamis_round_up(each, TAMIS_TILE_RUN);
+    return each >= TAMIS_CUDA_AUTO_SHARE && 4 * each >= 3 * places;
+}
+
+static const tamis_auto_band *band_of(const tamis_cuda_plan *plan, int decoded) {
+    const tamis_auto_band *band = bands[decoded];
+    if (plan->band != NULL) {
+        return plan->band;
+    }
+    if (!fills_runs(plan->rows, plan->requests)) {
+        return NULL;
+    }
+    while (plan->rows < band->rows) {
+        band++;
+    }
+    return band;
+}
+
 static int64_t pool_of(const tamis_model *model) {
     return (int64_t)tamis_model_topk_blocks(model) * tamis_model_block_size(model);
 }
 
-int64_t tamis_cuda_border(const tamis_indexer *indexer, int64_t quarters) {
-    int64_t quarter = pool_of(&indexer->model) / 4;
-    switch (indexer->sparse_logits) {
+static int64_t auto_border(const tamis_cuda_plan *plan, int decoded, int64_t longest) {
+    const int64_t pool = pool_of(&plan->indexer->model);
+    const tamis_auto_band *band = plan->requests > 0 ? band_of(plan, decoded) : NULL;
+    if (band == NULL || longest <= band->from * pool / TAMIS_CUDA_AUTO_PARTS) {
+        return -1;
+    }
+    const int64_t border = band->to * pool / TAMIS_CUDA_AUTO_PARTS;
+    return longest > border && !band->mixed ? -1 : border;
+}
+
+int64_t tamis_cuda_border(const tamis_cuda_plan *plan, int decoded, int64_t longest) {
+    switch (plan->indexer->sparse_logits) {
     case TAMIS_SPARSE_OFF:
         return INT32_MAX;
     case TAMIS_SPARSE_AUTO:
-        return quarters * quarter;
+        return auto_border(plan, decoded, longest);
     default:
         return -1;
     }
 }
+
+/* ---- tilings ---- */
 
 static tamis_tiling tiling_in(int64_t bytes, int64_t scores, int64_t rows) {
     tamis_tiling t;
@@ -125,8 +176,15 @@ tamis_tiling tamis_cuda_group_tiling(const tamis_indexer *indexer,
 
 int64_t tamis_cuda_dense_longest(const tamis_indexer *indexer, const tamis_plan_limits *limits) {
     const tamis_model *model = &indexer->model;
-    const int64_t border = tamis_cuda_border(indexer, TAMIS_CUDA_AUTO_QUARTERS);
-    return pool_of(model) > 0 ? tamis_least(border, tamis_plan_longest_row(model, limits)) : 0;
+    const int64_t longest = tamis_plan_longest_row(model, limits), pool = pool_of(model);
+    switch (pool > 0 ? indexer->sparse_logits : TAMIS_SPARSE_ON) {
+    case TAMIS_SPARSE_OFF:
+        return longest;
+    case TAMIS_SPARSE_AUTO:
+        return tamis_least(WIDEST_BAND * pool / TAMIS_CUDA_AUTO_PARTS, longest);
+    default:
+        return 0;
+    }
 }
 
 tamis_tiling tamis_cuda_dense_tiling(const tamis_cuda_plan *plan, int64_t longest) {
@@ -187,8 +245,8 @@ static int64_t lay_out(const tamis_indexer *indexer, const tamis_plan_limits *li
     plan->tile_at = tamis_plan_take(memory, &at, plan->room.rows * 4);
     plan->work_bytes = work_bytes(indexer, limits);
     plan->work = tamis_plan_take(memory, &at, plan->work_bytes);
+    plan->raised.codes = tamis_plan_take(memory, &at, raised * 128); /* behind work: scores */
     plan->raised.scales = tamis_plan_take(memory, &at, raised * 4);
-    plan->raised.codes = tamis_plan_take(memory, &at, raised * 128);
     plan->raised.codes = raised > 0 ? plan->raised.codes : NULL;
     plan->raised_capacity = raised;
     return at;
@@ -232,10 +290,6 @@ static tamis_status fill(tamis_cuda_plan *plan, const tamis_plan_limits *limits,
     plan->limits = *limits;
     plan->max_rows = tamis_plan_max_rows(limits);
     plan->longest = tamis_plan_longest_row(&plan->indexer->model, limits);
-    plan->auto_rows = TAMIS_CUDA_AUTO_ROWS;
-    plan->auto_share = TAMIS_CUDA_AUTO_SHARE;
-    plan->auto_many = TAMIS_CUDA_AUTO_MANY;
-    plan->auto_most = TAMIS_CUDA_AUTO_MOST;
     lay_out(plan->indexer, limits, memory, plan, &cleared);
     if (!tamis_cuda_reads_raised(plan->cuda)) {
         plan->raised.codes = NULL;

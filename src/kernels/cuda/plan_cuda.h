@@ -9,19 +9,19 @@
 #include "kernels/cuda/step_args.h"
 
 /*
- * `auto`: in steps of at least _ROWS rows, and _SHARE for each request, those that see at most
- * _QUARTERS quarters of the pool take the dense route: where neighbouring rows share their K it
- * scores a position for less. Of fewer than _MANY rows, which decode's kernel takes, at most
- * _FEW_QUARTERS. Not from _MOST rows a request on where decoded K is read: listed blocks then cost
- * less at any length. docs/benchmarks-gpu.md, "The crossover of auto".
+ * `auto`: which rows of a step take the dense route, where neighbouring rows share their K, so that
+ * a position's score costs less: those that see at most `to` eighths of the pool, unless no row of
+ * the step can see more than `from`. Where rows may see more than `to`, both routes are queued, or
+ * the other alone where its kernels cost more than it gains: not `mixed`.
  */
+typedef struct tamis_auto_band {
+    int64_t rows; /* of steps from so many on */
+    int32_t from, to, mixed;
+} tamis_auto_band;
+
 enum {
-    TAMIS_CUDA_AUTO_ROWS = 264,
-    TAMIS_CUDA_AUTO_SHARE = 8,
-    TAMIS_CUDA_AUTO_MOST = TAMIS_RAISED_ROWS,
-    TAMIS_CUDA_AUTO_MANY = 512,
-    TAMIS_CUDA_AUTO_QUARTERS = 6,
-    TAMIS_CUDA_AUTO_FEW_QUARTERS = 5
+    TAMIS_CUDA_AUTO_SHARE = 8, /* rows for each request at least: of fewer none takes it */
+    TAMIS_CUDA_AUTO_PARTS = 8  /* of the pool, in which bands are */
 };
 
 /* Rows that share the scratch of scores. */
@@ -46,10 +46,10 @@ struct tamis_cuda_plan {
     const tamis_indexer *indexer;
     tamis_plan_limits limits;
     int64_t max_rows;
-    int64_t longest;                                     /* positions of the longest row */
-    int64_t auto_rows, auto_share, auto_many, auto_most; /* TAMIS_CUDA_AUTO_*, which tests change */
-    uint64_t made;                                       /* steps that the host has queued */
-    int64_t rows, requests;                              /* of the last of them */
+    int64_t longest;             /* positions of the longest row */
+    const tamis_auto_band *band; /* of every step, for tests; NULL: as measured */
+    uint64_t made;               /* steps that the host has queued */
+    int64_t rows, requests;      /* of the last of them */
     /* On the device. */
     tamis_step_counts *counts;
     tamis_device_stamp *stamp;
@@ -92,7 +92,7 @@ tamis_tiling tamis_cuda_group_tiling(const tamis_indexer *indexer, const tamis_p
  * `longest` positions, which is at most what tamis_cuda_dense_longest says. */
 tamis_tiling tamis_cuda_dense_tiling(const tamis_cuda_plan *plan, int64_t longest);
 int64_t tamis_cuda_dense_longest(const tamis_indexer *indexer, const tamis_plan_limits *limits);
-/* Positions that a row of the dense route sees at most, of `auto` by `quarters` of the pool: -1
- * where no row takes it, INT32_MAX where all do. */
-int64_t tamis_cuda_border(const tamis_indexer *indexer, int64_t quarters);
+/* Positions that a row of the dense route sees at most in the plan's step, whose rows see at most
+ * `longest`, most of them decoded K or not: -1 where no row takes it, INT32_MAX where all do. */
+int64_t tamis_cuda_border(const tamis_cuda_plan *plan, int decoded, int64_t longest);
 #endif

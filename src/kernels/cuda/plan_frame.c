@@ -45,6 +45,7 @@ tamis_gate_args tamis_cuda_gate_of(const tamis_layer_run *run) {
         gate.first = plan->raised.first;
         gate.usable = plan->usable;
         gate.requests = plan->limits.max_requests;
+        gate.capacity = plan->raised_capacity;
     }
     return gate;
 }

@@ -129,15 +129,6 @@ static void use_decoded(tamis_layer_run *run, int consumer) {
     run->whole = run->decoded && plan->rows >= TAMIS_RAISED_ROWS * plan->requests;
 }
 
-/* `auto` in a step that leaves no row to the dense route. */
-static int listed_alone(const tamis_layer_run *run) {
-    const tamis_cuda_plan *plan = run->plan;
-    int64_t each = plan->requests > 0 ? plan->rows / plan->requests : 0;
-    return plan->indexer->sparse_logits == TAMIS_SPARSE_AUTO &&
-           (plan->rows < plan->auto_rows || each < plan->auto_share ||
-            (run->decoded && each >= plan->auto_most));
-}
-
 static tamis_status begin(tamis_cuda_plan *plan, const tamis_step *step,
                           const tamis_layer_args *args, int consumer, void *stream,
                           tamis_layer_run *run, tamis_error *error) {
@@ -162,9 +153,7 @@ static tamis_status begin(tamis_cuda_plan *plan, const tamis_step *step,
         run->limit = 0;
     }
     use_decoded(run, consumer);
-    const int64_t quarters =
-        plan->rows < plan->auto_many ? TAMIS_CUDA_AUTO_FEW_QUARTERS : TAMIS_CUDA_AUTO_QUARTERS;
-    run->border = consumer && !listed_alone(run) ? tamis_cuda_border(plan->indexer, quarters) : -1;
+    run->border = consumer ? tamis_cuda_border(plan, run->whole, longest(run)) : -1;
     run->dense = run->border >= 0;
     run->sparse = run->border < longest(run);
     return tamis_check_device_rows(&run->layer.rows, &args->k, error);
@@ -214,7 +203,7 @@ static tamis_status queue_maxima(const tamis_layer_run *run, const row_tile *t,
     score.block_max = (float *)run->plan->work;
     score.block_max_stride = maxima_units(run) * (TAMIS_MAXIMA_UNIT / 4);
     return tamis_cuda_queue_mqa_logits(run->plan->cuda, &score, 0,
-                                       run->decoded ? &run->raised : NULL, &t->of, NULL, 0,
+                                       run->decoded ? &run->raised : NULL, &t->of, NULL,
                                        run->stream, error);
 }
 
@@ -226,7 +215,7 @@ static tamis_status queue_scores(const tamis_layer_run *run, const row_tile *t,
     score.logits_stride = score.columns = run->tiling.each / 4;
     return tamis_cuda_queue_mqa_logits(run->plan->cuda, &score, 0,
                                        run->decoded ? &run->raised : NULL, NULL, &t->scores,
-                                       !run->sparse && t->scores.index == 0, run->stream, error);
+                                       run->stream, error);
 }
 
 /* Selection among listed blocks. */
@@ -384,8 +373,8 @@ static tamis_status queue_cut_tiles(const tamis_layer_run *run, int64_t units, t
 }
 
 /* Where the scores of all rows may not fit, as many tiles as the longest would need that the host
- * can think of; the device fills them by the longest that there is. Decoded K lies behind the
- * scratch: where there is none, scores have that, too. */
+ * can think of; the device fills them by the longest that there is. The room of decoded K lies
+ * behind the scratch: what K leaves of it scores have, too. */
 static tamis_status queue_dense_tiles(const tamis_layer_run *run, tamis_error *error) {
     const tamis_cuda_plan *plan = run->plan;
     row_tile t = tile_at(run, 0, run->end);
@@ -395,12 +384,12 @@ static tamis_status queue_dense_tiles(const tamis_layer_run *run, tamis_error *e
     }
     t.scores.both = (uint32_t)run->sparse;
     t.scores.stride = (uint32_t)(run->tiling.each / 4);
-    t.scores.room[0] = t.scores.room[1] = (uint32_t)(plan->work_bytes / 4);
+    t.scores.room = (uint32_t)(plan->work_bytes / 4);
     if (run->decoded) {
-        t.scores.room[1] =
-            (uint32_t)((plan->raised.codes + plan->raised_capacity * 128 - plan->work) / 4);
+        const uint8_t *end = plan->raised.codes + plan->raised_capacity * 128;
+        t.scores.spare = (uint32_t)((end - plan->work) / 4) - t.scores.room;
     }
-    const uint32_t each = tamis_score_rows(rows, t.scores.stride, t.scores.room[0]);
+    const uint32_t each = tamis_score_rows(rows, t.scores.stride, t.scores.room);
     for (uint32_t r = 0; r < rows; r += each, t.scores.index++) {
         TAMIS_TRY(queue_dense(run, &t, published(run, &t), error));
     }

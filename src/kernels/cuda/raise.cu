@@ -102,7 +102,7 @@ extern "C" __global__ void __launch_bounds__(1024)
         tiles = tiles > room ? 0 : tiles;
         const tamis::Sums s = tamis::sum_up(tiles, sums);
         if (tiles > 0 && before + s.here <= room) {
-            a.to.first[i] = (int32_t)((before + s.here - tiles) * TAMIS_RAISED_TILE);
+            a.to.first[i] = (int32_t)((room - before - s.here) * TAMIS_RAISED_TILE);
         }
         before += s.all;
     }

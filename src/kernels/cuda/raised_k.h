@@ -53,7 +53,8 @@ typedef struct tamis_raised_stamp {
 } tamis_raised_stamp;
 
 /* Chooses the requests and their places: the first ones whose positions fit, by their rows that see
- * anything. */
+ * anything, from the end of the room down, so that what is left of it lies behind the plan's
+ * scratch. */
 typedef struct tamis_place_args {
     tamis_raised_k to;
     tamis_raised_stamp *stamp; /* emptied */

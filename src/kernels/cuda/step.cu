@@ -51,7 +51,7 @@ __device__ inline void show_raised(const tamis_gate_args &a) {
         const int32_t first = a.first[i];
         a.usable[i] = own ? first : -1;
         if (a.gated[1] && first >= 0) {
-            a.routes->decoded = 1;
+            atomicMax(&a.routes->decoded, (uint32_t)(a.capacity - first));
         }
     }
 }

@@ -71,6 +71,7 @@ typedef struct tamis_gate_args {
     int32_t *usable;      /* [requests], NULL: not for this layer */
     tamis_routes *routes; /* raised where there is a dense route */
     int64_t requests;     /* of the plan */
+    int64_t capacity;     /* positions of decoded K */
 } tamis_gate_args;
 
 #endif

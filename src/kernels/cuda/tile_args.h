@@ -36,7 +36,7 @@ typedef struct tamis_row_tile {
 typedef struct tamis_routes {
     uint32_t longest; /* positions that a row of the dense route sees at most */
     uint32_t listed;  /* not 0: some rows take the other one */
-    uint32_t decoded; /* not 0: K of some request is decoded */
+    uint32_t decoded; /* positions at the end of their room that are decoded K, at most */
     uint32_t reserved;
 } tamis_routes;
 
@@ -46,8 +46,9 @@ typedef struct tamis_score_tile {
     const tamis_routes *routes; /* NULL: all, in lines as the call has them */
     uint32_t both; /* not 0: rows that see nothing are the other route's where any takes it */
     uint32_t index;
-    uint32_t stride;  /* floats of a line at most, a multiple of 32 */
-    uint32_t room[2]; /* floats of all lines; [1]: where no K is decoded */
+    uint32_t stride; /* floats of a line at most, a multiple of 32 */
+    uint32_t room;   /* floats of all lines */
+    uint32_t spare;  /* floats behind them that are theirs but for decoded K, which ends there */
 } tamis_score_tile;
 
 typedef struct tamis_tile_args {
@@ -101,6 +102,12 @@ TAMIS_INLINE uint32_t tamis_tile_rows(uint32_t rows, uint32_t most) {
     tiles = (rows + most - 1) / most;
     each = (rows + tiles - 1) / tiles;
     return (each + TAMIS_TILE_RUN - 1) / TAMIS_TILE_RUN * TAMIS_TILE_RUN;
+}
+
+/* Floats that lines have where `decoded` positions of K, of 32 each, end behind them. */
+TAMIS_INLINE uint32_t tamis_score_room(const tamis_score_tile *tile, uint32_t decoded) {
+    uint32_t left = tile->spare / 32;
+    return tile->room + (decoded < left ? tile->spare - 32 * decoded : 0);
 }
 
 /* The same of rows whose lines of scores share `room` floats. */
