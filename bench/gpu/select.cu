@@ -148,7 +148,7 @@ void check_pool(int kind, int blocks, int topk, int variant, uint64_t seed) {
     a.selection.positions = on_device(none);
     a.selection.scores = (float *)on_device(none);
     a.selection.counts = on_device(ke);
-    tamis_topk_pool_smxx<<<rows, tamis::kPoolTopkThreads>>>(a, gather ? TAMIS_TOPK_GATHER : 0,
+    tamis_topk_pool_smxx<<<rows, tamis::kPickThreads>>>(a, gather ? TAMIS_TOPK_GATHER : 0,
                                                             INT32_MAX, tamis_score_tile{});
     CHECK(cudaDeviceSynchronize());
     auto got = from_device(a.selection.positions, none.size());
@@ -439,7 +439,7 @@ void time_select() {
             const tamis_topk_args &a = i < 2 ? c.topk : plain;
             const float us = timer.run(
                 [&](cudaStream_t st) {
-                    tamis_topk_pool_smxx<<<(unsigned)rows, tamis::kPoolTopkThreads, 0, st>>>(
+                    tamis_topk_pool_smxx<<<(unsigned)rows, tamis::kPickThreads, 0, st>>>(
                         a, 0, INT32_MAX, tamis_score_tile{});
                 },
                 i % 2 == 0);
@@ -523,7 +523,7 @@ void time_decode() {
         float two = timer.run([&](cudaStream_t st) {
             tamis_sparse_mqa_logits_fast_smxx<<<dim3((unsigned)each, (unsigned)rows),
                                                 tamis::kFastThreads, 0, st>>>(c.score, two_steps);
-            tamis_topk_pool_smxx<<<(unsigned)rows, tamis::kPoolTopkThreads, 0, st>>>(
+            tamis_topk_pool_smxx<<<(unsigned)rows, tamis::kPickThreads, 0, st>>>(
                 c.topk, 0, INT32_MAX, tamis_score_tile{});
         });
         printf(" scores, then topk %6.2f\n", two);

@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: MIT */
 /*
  * emulated_pools.cpp: the whole topk kernels, of pools and of any width, on emulated CTAs, one
- * after another: rows of all, of listed blocks, gathered by position, of f32 and bf16, in tiles of
- * lines that the device cuts, against the CPU's topk. What surrounds the outputs must stay.
+ * after another: rows of all, of listed blocks, of ids that no row has, gathered by position, of
+ * f32 and bf16, in tiles of lines that the device cuts, against the CPU's topk. A pool's shared
+ * memory begins as garbage. What surrounds the outputs must stay.
  *
  * Usage: cuda_emulated_pools [first case [cases]]. A case is its number: all else follows from it.
  */
@@ -22,15 +23,17 @@ using namespace tamis;
 namespace {
 
 constexpr int kPage = 64, kFar = -77; /* what no output may be */
+constexpr int kRequests = 3;
+constexpr uint8_t kGarbage = 0xA5;
 
 struct Case {
     uint64_t seed;
     uint32_t kind;
     int rows, size, width, longest, topk, ctas; /* width: columns; longest: positions of a row */
-    bool pool, bf16, listed, gather, whole, some, starts, tiled, live_only;
+    bool pool, bf16, listed, gather, whole, some, starts, hostile, tiled, live_only;
     bool alone;               /* tiles are rows */
     std::vector<uint8_t> raw; /* of all rows */
-    std::vector<int32_t> blocks, ks, ke, columns, table;
+    std::vector<int32_t> blocks, ks, ke, columns, request, table;
     std::vector<int32_t> hidden; /* blocks as the kernel has them */
     tamis_topk_args args, own;   /* the CPU's, of columns; the kernel's */
     std::vector<float> gathered;
@@ -65,16 +68,17 @@ struct Output {
 };
 
 void make_shape(Case &c, Random &random) {
-    c.rows = 1 + (int)random.below(3);
+    c.rows = 1 + (int)random.below(5);
     c.size = random.below(2) ? 8 : 16;
     c.bf16 = random.below(4) == 0;
     c.listed = random.below(3) != 0;
     c.gather = c.listed && random.below(2);
     c.whole = c.gather && random.below(2);
-    c.tiled = !c.bf16 && random.below(3) == 0;
+    c.tiled = random.below(3) == 0;
     c.alone = random.below(2);
     c.live_only = random.below(3) == 0;
-    c.starts = c.listed && !c.gather && random.below(3) == 0;
+    c.starts = c.listed && random.below(3) == 0;
+    c.hostile = c.listed && random.below(3) == 0;
     c.some = random.below(3) == 0;
     c.pool = random.below(8) != 0;
     const int most = (random.below(4) ? 3000 : 16384) / c.size;
@@ -84,7 +88,28 @@ void make_shape(Case &c, Random &random) {
     c.ctas = 1 + (int)random.below(2);
 }
 
-/* Ids that ascend, and -1 behind the last of them now and then. */
+/* An id that no row has, or whose position wraps to one that it has, or a good one again. */
+int32_t bad_id(int32_t good, int anchor, int all, Random &random) {
+    const int32_t lowest = INT32_MIN, ids[] = {-1,
+                                               -2,
+                                               lowest,
+                                               lowest + anchor,
+                                               INT32_MAX,
+                                               (1 << 27) + anchor,
+                                               (1 << 28) - 1,
+                                               (1 << 28) + anchor,
+                                               (1 << 29) + anchor,
+                                               (1 << 30) + anchor,
+                                               anchor - 1,
+                                               anchor + all - 1,
+                                               anchor + all,
+                                               (int32_t)random.bits(),
+                                               (int32_t)random.below(3000),
+                                               good};
+    return ids[random.below(LENGTH(ids))];
+}
+
+/* Ids that ascend, and -1 behind the last of them now and then; others among them. */
 void make_list(Case &c, int r, Random &random) {
     const int blocks = c.width / c.size, all = (c.longest + c.size - 1) / c.size;
     std::vector<int32_t> ids;
@@ -99,7 +124,9 @@ void make_list(Case &c, int r, Random &random) {
     const size_t live = random.below(3) ? ids.size() : random.below((uint32_t)ids.size() + 1);
     for (size_t i = 0; i < (size_t)blocks; i++) {
         const int anchor = c.starts ? c.ks[(size_t)r] / c.size : 0;
-        c.blocks.push_back(i < live ? ids[i] + anchor : -1);
+        const int32_t id = i < live ? ids[i] + anchor : -1;
+        const bool bad = c.hostile && random.below(3) == 0;
+        c.blocks.push_back(bad ? bad_id(id, anchor, all, random) : id);
     }
 }
 
@@ -108,9 +135,10 @@ void hide_lists(Case &c) {
     const int blocks = c.width / c.size;
     c.hidden = c.blocks;
     for (int r = 0; r < c.rows && c.whole; r++) {
-        const int length = c.ke[(size_t)r], columns = c.some ? c.columns[(size_t)r] : c.width;
+        const int length = c.ke[(size_t)r] - c.ks[(size_t)r], anchor = c.ks[(size_t)r] / c.size;
+        const int columns = c.some ? c.columns[(size_t)r] : c.width;
         for (int b = 0; b < blocks && length <= columns; b++) {
-            c.blocks[(size_t)(r * blocks + b)] = b * c.size < length ? b : -1;
+            c.blocks[(size_t)(r * blocks + b)] = b * c.size < length ? b + anchor : -1;
             c.hidden[(size_t)(r * blocks + b)] = 0x5A5A5A5A;
         }
     }
@@ -122,19 +150,21 @@ Case make_case(uint64_t seed) {
     c.seed = seed;
     c.kind = random.below(2) ? kNormal : (uint32_t)(seed % LENGTH(kScoreKinds));
     make_shape(c, random);
-    const int pages = (2 * c.longest + 200) / kPage + 2;
+    constexpr int kFarStart = 3000;
+    const int pages = (2 * c.longest + kFarStart + 200) / kPage + 2;
+    for (int i = 0; i < kRequests * pages; i++) {
+        c.table.push_back((int32_t)random.below(5000));
+    }
     for (int r = 0; r < c.rows; r++) {
-        const int start = c.starts ? (int)random.below(100) : 0;
+        const int start = c.starts ? (int)random.below(random.below(4) ? 100 : kFarStart) : 0;
         int length = random.below(5) ? c.longest - (int)random.below(40)
                                      : (int)random.below((uint32_t)c.longest + 1);
         length = random.below(6) ? length : c.width; /* as many as are listed */
         c.ks.push_back(start);
         c.ke.push_back(start + std::max(0, random.below(8) ? length : 0));
         c.columns.push_back((int32_t)random.below((uint32_t)c.width + 1));
+        c.request.push_back((int32_t)random.below(kRequests));
         make_list(c, r, random);
-        for (int p = 0; p < pages; p++) {
-            c.table.push_back((int32_t)random.below(5000));
-        }
     }
     hide_lists(c);
     return c;
@@ -154,10 +184,10 @@ void make_scores(Case &c, int64_t stride) {
             given[(size_t)(r * stride + i)] = c.bf16 ? tamis_round_bf16(x) : x;
         }
         for (int i = 0; i < c.width; i++) {
-            int from = i;
+            int64_t from = i;
             if (c.gather) {
-                const int id = c.blocks[(size_t)(r * (c.width / c.size) + i / c.size)];
-                from = id < 0 ? -1 : id * c.size + i % c.size;
+                const int64_t id = c.blocks[(size_t)(r * (c.width / c.size) + i / c.size)];
+                from = (id - c.ks[(size_t)r] / c.size) * c.size + i % c.size;
             }
             if (from >= 0 && from < line) {
                 c.gathered[(size_t)(r * c.width + i)] = given[(size_t)(r * stride + from)];
@@ -184,10 +214,11 @@ void make_args(Case &c, int64_t stride) {
     a.rows.count = c.rows;
     a.rows.ks = c.starts ? c.ks.data() : nullptr;
     a.rows.ke = c.ke.data();
-    a.rows.requests = 1;
+    a.rows.request = c.request.data();
+    a.rows.requests = kRequests;
     a.rows.page_table = c.table.data();
-    a.rows.page_table_width = (int64_t)c.table.size() / c.rows;
-    a.rows.page_table_stride = a.rows.page_table_width;
+    a.rows.page_table_stride = (int64_t)c.table.size() / kRequests;
+    a.rows.page_table_width = a.rows.page_table_stride - 1;
     a.logits = c.gathered.data();
     a.logits_stride = a.width = c.width;
     a.columns = c.some ? c.columns.data() : nullptr;
@@ -201,6 +232,15 @@ void make_args(Case &c, int64_t stride) {
     c.own.blocks = c.listed ? c.hidden.data() : nullptr;
 }
 
+struct PoolShared {
+    uint32_t before[16];
+    PickRow row;
+    uint32_t between[16];
+    PickLists lists;
+    uint32_t after[16];
+};
+
+PoolShared shared;
 const Case *running;
 tamis_score_tile running_tile;
 
@@ -209,9 +249,20 @@ void run_kernel() {
                     (running->whole ? TAMIS_TOPK_WHOLE : 0) |
                     (running->live_only ? TAMIS_TOPK_LIVE_ONLY : 0);
     if (running->pool) {
-        tamis_topk_pool_smxx(running->own, how, INT32_MAX, running_tile);
+        topk_pool(running->own, how, INT32_MAX, running_tile, shared.row, shared.lists);
     } else {
         tamis_topk_smxx(running->own, how, INT32_MAX, running_tile);
+    }
+}
+
+void surroundings_stay(const char *name) {
+    for (int i = 0; i < 16; i++) {
+        for (uint32_t word : {shared.before[i], shared.between[i], shared.after[i]}) {
+            if (word != 0x01010101u * kGarbage) {
+                is_right(name, "shared memory outside");
+                exit(1);
+            }
+        }
     }
 }
 
@@ -221,18 +272,21 @@ Output run_ctas(Case &c, const tamis_score_tile &tile, const char *name) {
     c.own.selection = out.view(c);
     running = &c;
     running_tile = tile;
-    emulated::cta().shared_base = (uint8_t *)&__bss_start;
+    emulated::cta().shared_base = c.pool ? (uint8_t *)&shared : (uint8_t *)&__bss_start;
     gridDim = {(uint32_t)c.ctas, 1, 1};
     blockDim = {512, 1, 1};
     const uint32_t rows = (uint32_t)c.rows, all = tile.routes ? rows : 1;
     for (uint32_t t = 0; t < all; t++) { /* as many as there may be: the last may be empty */
         running_tile.index = t;
         if (tile.routes && c.alone) { /* the scores of a tile lie where those before lay */
-            c.own.logits = c.raw.data() + (size_t)t * (size_t)c.own.logits_stride * 4;
+            c.own.logits =
+                c.raw.data() + (size_t)t * (size_t)c.own.logits_stride * (c.bf16 ? 2 : 4);
         }
         for (int i = 0; i < c.ctas; i++) {
             blockIdx = {(uint32_t)i, 0, 0};
+            memset((void *)&shared, kGarbage, sizeof shared);
             emulated::cta().run(512, c.seed + (uint64_t)i, run_kernel, name);
+            surroundings_stay(name);
         }
     }
     return out;

@@ -125,6 +125,10 @@ const ScoreKind kScoreKinds[] = {
      [](const Mix &m, int i) { return i < 1500                 ? 1.0f
                                       : m.random.below(3) == 0 ? 1.0f
                                                                : -1.0f; }},
+    {"31 to 34 of each value", /* a cut's bin holds 32 */
+     [](const Mix &m, int i) {
+         return -(float)((uint32_t)i * 7919u % (uint32_t)m.columns / (31u + m.bits % 4));
+     }},
     {"shared leading bits",
      [](const Mix &m, int) {
          return __uint_as_float((m.bits & 0xFFFF0000u) | m.random.below(1u << 18));

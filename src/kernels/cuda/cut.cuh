@@ -294,6 +294,25 @@ __device__ inline void best_of_list(Pool<THREADS> &s, const Item *list, uint32_t
     __syncthreads();
 }
 
+/* Bit 4 i + k: element k of quad i is above `key`. */
+template <int QUADS, class Quad>
+__device__ inline void marks_above(uint32_t key, int quads, Quad quad,
+                                   uint32_t (&marks)[(QUADS + 7) / 8]) {
+#pragma unroll
+    for (int w = 0; w < (QUADS + 7) / 8; w++) {
+        marks[w] = 0;
+    }
+#pragma unroll
+    for (int i = 0; i < QUADS; i++) {
+        if (i < quads) {
+            const uint4 k = quad(i);
+            const int at = 4 * (i % 8);
+            marks[i / 8] |= (k.x > key ? 1u << at : 0) | (k.y > key ? 2u << at : 0) |
+                            (k.z > key ? 4u << at : 0) | (k.w > key ? 8u << at : 0);
+        }
+    }
+}
+
 } // namespace tamis
 
 #endif

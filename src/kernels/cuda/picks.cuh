@@ -11,11 +11,10 @@
 #ifndef TAMIS_CUDA_PICKS_CUH
 #define TAMIS_CUDA_PICKS_CUH
 
-#include "pool.cuh"
+#include "cut.cuh"
 
 namespace tamis {
 
-/* One CTA a multiprocessor: 128 registers, and as many threads as that leaves to select. */
 constexpr int kPickThreads = 512, kPickWarps = kPickThreads / 32;
 /* Thread t has the columns t, t + 512, .., so that good blocks, which lie together, meet in no
  * thread. */
@@ -181,7 +180,7 @@ struct Bound {
     uint32_t reach;
 };
 
-/* The next lower float of a finite one. */
+/* The next lower float, of any but -infinity and NaN. */
 __device__ inline float next_below(float x) {
     const uint32_t bits = __float_as_uint(__fadd_rn(x, 0.0f));
     return __uint_as_float((int32_t)bits > 0 ? bits - 1u : bits ? bits + 1u : 0x80000001u);
@@ -192,7 +191,7 @@ __device__ inline float next_below(float x) {
  * about 150, 380, 950, 2,100 and 4,700 scores lie above it, fewer where a row is short.
  */
 __device__ inline int lanes_together(int columns, uint32_t topk) {
-    const int most = topk > 1500 ? 0 : topk > 680 ? 1 : topk > 270 ? 2 : topk > 100 ? 3 : 4;
+    const int most = topk > 1300 ? 0 : topk > 600 ? 1 : topk > 220 ? 2 : topk > 80 ? 3 : 4;
     const int64_t wanted = topk;
     return columns < 2 * wanted ? 0 : columns < 4 * wanted ? min(most, 1) : most;
 }
@@ -429,7 +428,8 @@ __device__ inline uint32_t take_best(PickRow &s, PickLists &lists, const Source 
     __syncthreads();
     const bool found = find_cut(s, topk);
     if (!found || (s.members > s.rest && s.members > kFew)) {
-        return take_any(s, lists, source, topk);
+        const Source copy = source; /* a reference would put it in memory for every row */
+        return take_any(s, lists, copy, topk);
     }
     order_picks(s, lists, picks, source, bound);
     return topk;

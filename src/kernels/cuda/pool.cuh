@@ -70,25 +70,6 @@ __device__ inline Spread bound_of(Pool<THREADS> &s, uint32_t even, uint32_t odd,
     return reduce(lane < kWarps ? s.warp[lane] : all);
 }
 
-/* Bit 4 i + k: element k of quad i is above `key`. */
-template <int QUADS, class Quad>
-__device__ inline void marks_above(uint32_t key, int quads, Quad quad,
-                                   uint32_t (&marks)[(QUADS + 7) / 8]) {
-#pragma unroll
-    for (int w = 0; w < (QUADS + 7) / 8; w++) {
-        marks[w] = 0;
-    }
-#pragma unroll
-    for (int i = 0; i < QUADS; i++) {
-        if (i < quads) {
-            const uint4 k = quad(i);
-            const int at = 4 * (i % 8);
-            marks[i / 8] |= (k.x > key ? 1u << at : 0) | (k.y > key ? 2u << at : 0) |
-                            (k.z > key ? 4u << at : 0) | (k.w > key ? 8u << at : 0);
-        }
-    }
-}
-
 /* Ranks of marks in the order of columns. */
 template <int QUADS> struct Ranks {
     static constexpr int kWords = (QUADS + 7) / 8;

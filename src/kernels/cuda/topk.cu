@@ -126,40 +126,38 @@ extern "C" __global__ void __launch_bounds__(tamis::kSelectThreads)
 
 namespace tamis {
 
-constexpr int kPoolTopkThreads = kPickThreads;
-
-/* What lies there, or a NaN; an id, or -1. Predicates, not branches: a warp's loads go out
- * together. */
-__device__ inline float score_if(const float *at, bool yes) {
+/* What lies there where `sign` is not negative, else a NaN; an id, else -1. Predicates, not
+ * branches: a warp's loads go out together. */
+__device__ inline float score_if(const float *at, int32_t sign) {
     float x = __uint_as_float(TAMIS_NAN_BITS);
 #ifdef __CUDA_ARCH__
-    asm volatile("{.reg .pred p; setp.ne.u32 p,%2,0; @p ld.global.nc.f32 %0,[%1];}"
+    asm volatile("{.reg .pred p; setp.ge.s32 p,%2,0; @p ld.global.nc.f32 %0,[%1];}"
                  : "+f"(x)
-                 : "l"(at), "r"((uint32_t)yes));
+                 : "l"(at), "r"(sign));
 #else
-    x = yes ? *at : x;
+    x = sign >= 0 ? *at : x;
 #endif
     return x;
 }
-__device__ inline float score_if(const uint16_t *at, bool yes) {
+__device__ inline float score_if(const uint16_t *at, int32_t sign) {
     uint32_t x = TAMIS_NAN_BITS >> 16;
 #ifdef __CUDA_ARCH__
-    asm volatile("{.reg .pred p; setp.ne.u32 p,%2,0; @p ld.global.nc.u16 %0,[%1];}"
+    asm volatile("{.reg .pred p; setp.ge.s32 p,%2,0; @p ld.global.nc.u16 %0,[%1];}"
                  : "+r"(x)
-                 : "l"(at), "r"((uint32_t)yes));
+                 : "l"(at), "r"(sign));
 #else
-    x = yes ? *at : x;
+    x = sign >= 0 ? *at : x;
 #endif
     return __uint_as_float(x << 16);
 }
-__device__ inline int32_t id_if(const int32_t *at, bool yes) {
+__device__ inline int32_t id_if(const int32_t *at, int32_t sign) {
     int32_t id = -1;
 #ifdef __CUDA_ARCH__
-    asm volatile("{.reg .pred p; setp.ne.u32 p,%2,0; @p ld.global.nc.s32 %0,[%1];}"
+    asm volatile("{.reg .pred p; setp.ge.s32 p,%2,0; @p ld.global.nc.s32 %0,[%1];}"
                  : "+r"(id)
-                 : "l"(at), "r"((uint32_t)yes));
+                 : "l"(at), "r"(sign));
 #else
-    id = yes ? *at : id;
+    id = sign >= 0 ? *at : id;
 #endif
     return id;
 }
@@ -189,18 +187,19 @@ struct PoolScores {
         return block <= (uint32_t)INT32_MAX >> shift && j < length ? j : -1;
     }
     __device__ float logit(int32_t at) const {
-        return wide ? score_if((const float *)logits + at, at >= 0)
-                    : score_if((const uint16_t *)logits + at, at >= 0);
+        return wide ? score_if((const float *)logits + at, at)
+                    : score_if((const uint16_t *)logits + at, at);
     }
     template <class T> __device__ void load_as(float (&x)[kOwnColumns]) const {
         const T *const from = (const T *)logits;
+        const int last = columns - 1;
         if (!blocks) {
             const T *const own = from + threadIdx.x;
 #pragma unroll
             for (int half = 0; half < 2; half++) { /* what sets the bound first */
 #pragma unroll
                 for (int i = half; i < kOwnColumns; i += 2) {
-                    x[i] = score_if(own + i * kPickThreads, own_column(i) < columns);
+                    x[i] = score_if(own + i * kPickThreads, last - own_column(i));
                 }
             }
             return;
@@ -210,7 +209,7 @@ struct PoolScores {
         int32_t at[kOwnColumns];
 #pragma unroll
         for (int i = 0; i < kOwnColumns; i++) {
-            at[i] = id_if(own + i * step, own_column(i) < columns);
+            at[i] = id_if(own + i * step, last - own_column(i));
         }
 #pragma unroll
         for (int i = 0; i < kOwnColumns; i++) {
@@ -219,7 +218,7 @@ struct PoolScores {
         }
 #pragma unroll
         for (int i = 0; i < kOwnColumns; i++) {
-            x[i] = score_if(from + at[i], at[i] >= 0);
+            x[i] = score_if(from + at[i], at[i]);
         }
     }
     __device__ void load(float (&x)[kOwnColumns]) const {
@@ -246,7 +245,7 @@ struct PoolScores {
         if (blocks && gather) {
 #pragma unroll
             for (int k = 0; k < N; k++) {
-                at[k] = id_if(blocks + (at[k] >> shift), bits[k] != 0);
+                at[k] = id_if(blocks + (at[k] >> shift), at[k]);
             }
 #pragma unroll
             for (int k = 0; k < N; k++) {
@@ -256,12 +255,12 @@ struct PoolScores {
         if (wide) {
 #pragma unroll
             for (int k = 0; k < N; k++) {
-                to[k] = score_if((const float *)logits + at[k], bits[k] != 0);
+                to[k] = score_if((const float *)logits + at[k], at[k]);
             }
         } else {
 #pragma unroll
             for (int k = 0; k < N; k++) {
-                to[k] = score_if((const uint16_t *)logits + at[k], bits[k] != 0);
+                to[k] = score_if((const uint16_t *)logits + at[k], at[k]);
             }
         }
     }
@@ -269,9 +268,7 @@ struct PoolScores {
 
 /* Rows of pools, one after another. */
 __device__ inline void topk_pool(const tamis_topk_args &a, int32_t how, int64_t limit,
-                                 const tamis_score_tile &tile) {
-    __shared__ PickRow shared;
-    __shared__ PickLists lists;
+                                 const tamis_score_tile &tile, PickRow &shared, PickLists &lists) {
     wait_for_kernel_before();
     const ScoreRows rows = rows_of(tile, a.rows.count, a.logits_stride);
     const bool live_only = leaves_empty(how, tile);
@@ -286,16 +283,17 @@ __device__ inline void topk_pool(const tamis_topk_args &a, int32_t how, int64_t 
         for (uint32_t i = threadIdx.x; i < want; i += kPickThreads) {
             columns.write(i, lists.order[i]);
         }
-        write_tail(columns, want);
-        __syncthreads();
+        write_tail(columns, want); /* the next row's order comes behind barriers */
     }
 }
 
 } // namespace tamis
 
 /* The same for pools of 16,384 columns at most. */
-extern "C" __global__ void __launch_bounds__(tamis::kPoolTopkThreads, 2)
+extern "C" __global__ void __launch_bounds__(tamis::kPickThreads, 2)
     tamis_topk_pool_smxx(const __grid_constant__ tamis_topk_args a, int32_t how, int64_t limit,
                          const __grid_constant__ tamis_score_tile tile) {
-    tamis::topk_pool(a, how, limit, tile);
+    __shared__ tamis::PickRow shared;
+    __shared__ tamis::PickLists lists;
+    tamis::topk_pool(a, how, limit, tile, shared, lists);
 }
