@@ -2,9 +2,9 @@
 /*
  * crossover.c: where the dense route of a consumer stops paying on one GPU: layers of device plans
  * with indexer_sparse_logits on, off and auto over rows of one length, the same bytes first, then
- * times. TAMIS_CUDA_AUTO_* are set from it: docs/benchmarks-gpu.md, "The crossover of auto".
+ * times. The bands of plan_cuda.c are set from it: docs/benchmarks-gpu.md, "The crossover of auto".
  *
- *   crossover [ROWS POSITIONS ROWS_OF_A_REQUEST]...
+ *   crossover [ROWS POSITIONS ROWS_OF_A_REQUEST]...: of whole requests
  *
  * Medians of seven CUDA-event times; 512 MiB are written before each, so that nothing is in L2.
  */
@@ -157,6 +157,7 @@ static float run_way(bench *b, const scene *s, way w, int32_t *positions) {
 }
 
 static void measure(bench *b, int64_t rows, int64_t positions, int64_t each) {
+    rows -= rows % each;
     scene s = make_scene(b, rows, positions, each);
     int32_t *selected[WAYS];
     float ns[WAYS];

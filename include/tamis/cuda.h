@@ -157,8 +157,8 @@ TAMIS_STAGE_LIST(TAMIS_CUDA_STAGE_DECLARE)
  * Differences from a plan on the CPU, none of which a result shows:
  * - Rows stand in the order of the flat batch: token[r] = r.
  * - indexer_sparse_logits "auto" scores listed blocks alone in steps of few rows (docs/cuda.md). In
- *   others the device compares each row's length with a measured crossover, 7 quarters of the pool:
- *   a captured graph routes by the lengths of its replay.
+ *   others the device compares each row's length with a measured crossover, by how many rows the
+ *   step has: a captured graph routes by the lengths of its replay.
  * - What only the device knows is guarded there. A consumer whose blocks are missing, of another
  *   step, source, smaller cache or number of rows, or published twice, writes rows of -1 and
  *   nothing else; tamis_cuda_plan_status tells.

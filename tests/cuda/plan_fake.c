@@ -313,7 +313,8 @@ static void runs(void **state) {
 
 /* What launched gives its plan. */
 static const tamis_auto_band both = {.to = 12, .mixed = 1}, nearer = {.to = 10, .mixed = 1},
-                             farther = {.from = 6, .to = 10}, none = {.rows = 1}, *band = &both;
+                             farther = {.from = 6, .to = 10, .mixed = 1}, apart = {.to = 10},
+                             none = {.rows = 1}, *band = &both;
 
 /* Of a layer of one step. */
 static int launches_of(tamis_cuda_plan *plan, const layers *l, int32_t layer, int64_t rows) {
@@ -392,11 +393,14 @@ static void widths(void **state) {
     band = &nearer;
     narrow(l, TAMIS_SPARSE_AUTO, part * nearer.to / page, 0, 1);
     narrow(l, TAMIS_SPARSE_AUTO, part * nearer.to / page + 1, 1, 1);
-    band = &farther; /* rows that are all longer than some, or none */
+    band = &farther; /* rows that are short, too, take the dense route where all would else */
     narrow(l, TAMIS_SPARSE_AUTO, part * farther.from / page, 1, 0);
     narrow(l, TAMIS_SPARSE_AUTO, part * farther.from / page + 1, 0, 1);
     narrow(l, TAMIS_SPARSE_AUTO, part * farther.to / page, 0, 1);
-    narrow(l, TAMIS_SPARSE_AUTO, part * farther.to / page + 1, 1, 0);
+    narrow(l, TAMIS_SPARSE_AUTO, part * farther.to / page + 1, 1, 1);
+    band = &apart;
+    narrow(l, TAMIS_SPARSE_AUTO, part * apart.to / page, 0, 1);
+    narrow(l, TAMIS_SPARSE_AUTO, part * apart.to / page + 1, 1, 0);
     band = &both;
     narrow(l, TAMIS_SPARSE_ON, border / page, 1, 0);
     narrow(l, TAMIS_SPARSE_ON, 0, 1, 0);
@@ -413,17 +417,21 @@ static void bands(void **state) {
     enum { PART = 6 * 8 / 8 };
     static const struct {
         int64_t rows, requests;
-        int decoded, longest, border;
+        int decoded, longest, above, border; /* above: -1 where no row is short */
     } cases[] = {
-        {132, 1, 1, 8, -1},    {133, 1, 1, 4, -1},    {133, 1, 1, 9, 9},      {176, 1, 1, 8, 9},
-        {176, 1, 1, 10, -1},   {192, 1, 1, 6, -1},    {192, 1, 1, 8, 8},      {192, 1, 1, 9, -1},
-        {264, 1, 1, 3, -1},    {264, 1, 1, 9, 9},     {479, 3, 1, 4, 9},      {480, 3, 1, 4, -1},
-        {512, 4, 1, 8, 8},     {512, 1, 1, 64, -1},   {528, 1, 1, 1, -1},     {528, 1, 1, 2, 12},
-        {600, 1, 1, 64, 12},   {896, 1, 1, 2, -1},    {8192, 1, 1, 8, 10},    {8192, 64, 1, 64, 10},
-        {132, 16, 0, 2, -1},   {133, 16, 0, 8, 10},   {160, 20, 0, 11, -1},   {200, 25, 0, 9, -1},
-        {263, 8, 0, 2, 8},     {264, 33, 0, 9, 10},   {264, 34, 0, 9, -1},    {511, 8, 0, 64, 10},
-        {512, 64, 0, 14, 14},  {512, 65, 0, 14, -1},  {8192, 128, 0, 64, 14}, {900, 100, 0, 8, -1},
-        {1200, 100, 0, 8, 14}, {1700, 100, 0, 8, -1}, {8192, 0, 0, 2, -1},
+        {132, 1, 1, 8, -1, -1},   {133, 1, 1, 4, -1, -1},    {133, 1, 1, 9, -1, 9},
+        {176, 1, 1, 8, -1, 9},    {176, 1, 1, 10, -1, -1},   {192, 1, 1, 6, -1, -1},
+        {192, 1, 1, 8, -1, 8},    {192, 1, 1, 9, -1, -1},    {240, 1, 1, 8, -1, 8},
+        {241, 1, 1, 8, -1, -1},   {264, 1, 1, 3, -1, -1},    {264, 1, 1, 9, -1, 9},
+        {479, 3, 1, 4, -1, 9},    {480, 3, 1, 4, -1, -1},    {512, 4, 1, 8, -1, 8},
+        {512, 1, 1, 64, -1, -1},  {528, 1, 1, 1, -1, -1},    {528, 1, 1, 2, -1, 12},
+        {600, 1, 1, 64, 1, 12},   {896, 1, 1, 2, -1, -1},    {8192, 1, 1, 8, -1, 10},
+        {8192, 64, 1, 64, 2, 10}, {132, 16, 0, 2, -1, -1},   {133, 16, 0, 8, -1, 10},
+        {160, 20, 0, 11, -1, -1}, {200, 25, 0, 8, -1, 8},    {263, 8, 0, 9, -1, -1},
+        {264, 33, 0, 9, -1, 10},  {264, 34, 0, 9, -1, -1},   {511, 8, 0, 64, 0, 10},
+        {512, 64, 0, 14, -1, 14}, {512, 65, 0, 14, -1, -1},  {8192, 128, 0, 64, 0, 14},
+        {900, 100, 0, 8, -1, -1}, {1200, 100, 0, 8, -1, 14}, {1700, 100, 0, 8, -1, -1},
+        {8192, 0, 0, 2, -1, -1},
     };
     (void)state;
     layers *l = layers_make(sizes, some, COUNT(some));
@@ -433,12 +441,13 @@ static void bands(void **state) {
         for (int i = 0; i < COUNT(cases); i++) {
             plan->rows = cases[i].rows;
             plan->requests = cases[i].requests;
-            const int64_t border = cases[i].border < 0 ? -1 : PART * cases[i].border;
-            const int64_t want = mode == TAMIS_SPARSE_OFF  ? INT32_MAX
-                                 : mode == TAMIS_SPARSE_ON ? -1
-                                                           : border;
-            assert_int_equal(tamis_cuda_border(plan, cases[i].decoded, PART * cases[i].longest),
-                             want);
+            const int is_auto = mode == TAMIS_SPARSE_AUTO, off = mode == TAMIS_SPARSE_OFF;
+            const int64_t above = cases[i].above < 0 ? -1 : PART * cases[i].above,
+                          border = cases[i].border < 0 ? -1 : PART * cases[i].border;
+            const tamis_dense_rows got =
+                tamis_cuda_dense_rows(plan, cases[i].decoded, PART * cases[i].longest);
+            assert_int_equal(got.above, is_auto ? above : -1);
+            assert_int_equal(got.most, is_auto ? border : off ? INT32_MAX : -1);
         }
         tamis_cuda_plan_destroy(plan);
         tamis_indexer_destroy(indexer);
@@ -503,9 +512,9 @@ static void dense_tiles(void **state) {
     assert_int_equal(dense_launches(l, TAMIS_SPARSE_AUTO, 17), 1 + 2 + 2 * 7);
     assert_int_equal(dense_launches(l, TAMIS_SPARSE_AUTO, 7), 1 + 2 + 2 * 15);
     assert_int_equal(dense_launches(l, TAMIS_SPARSE_OFF, 100), 1 + 2);
-    assert_int_equal(machine->grid_x, 100); /* of topk; where tiles may be empty, eight waves */
+    assert_int_equal(machine->grid_x, 100); /* of topk; where tiles may be empty, at most so many */
     assert_int_equal(dense_launches(l, TAMIS_SPARSE_OFF, 17), 1 + 2 * 7);
-    assert_int_equal(machine->grid_x, 8 * cuda->multiprocessors);
+    assert_int_equal(machine->grid_x, 4 * cuda->multiprocessors);
     l->batch.page_table_width[0] = l->batch.page_table_width[1] = 2;       /* 32 positions */
     assert_int_equal(dense_launches(l, TAMIS_SPARSE_AUTO, 17), 1 + 2 * 3); /* 51 fit, and 34 */
     assert_int_equal(dense_launches(l, TAMIS_SPARSE_OFF, 17), 1 + 2);      /* 400 * 17 floats */

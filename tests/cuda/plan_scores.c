@@ -4,7 +4,7 @@
  * knows whether rows take the dense route, how long those are and how many share the scratch of
  * their scores: the bytes of plans on the CPU, whatever a graph's replays make of them. In scratch
  * far smaller than a plan's own few rows take many tiles. gpu_plan_scores NAME runs one of: few,
- * pages, general, rows, graph.
+ * pages, general, rows, between, graph.
  */
 #include "plan_device.h"
 
@@ -67,7 +67,7 @@ static uint32_t decoded_of(const scene *s, const lengths *of, int32_t shift) {
 
 /* What the gates of the step's consumers had to find. */
 static void check_routes(const scene *s, const lengths *of) {
-    const int64_t border = tamis_cuda_border(s->plan, 0, INT32_MAX);
+    const tamis_dense_rows rows = tamis_cuda_dense_rows(s->plan, 0, INT32_MAX);
     tamis_routes want = {0}, got;
     for (int32_t layer = 0; layer < LAYERS; layer++) {
         if (!layers_selects(layer) || !layers_consumes(s->l, layer)) {
@@ -80,7 +80,7 @@ static void check_routes(const scene *s, const lengths *of) {
             const int32_t fresh_rows = of->starts[i + 1] - of->starts[i];
             for (int32_t r = 0; r < fresh_rows; r++) {
                 const int64_t length = (of->context[i] - fresh_rows + r + 1) >> shift;
-                const int dense = length <= border;
+                const int dense = length <= rows.most && (length == 0 || length > rows.above);
                 want.longest = dense && length > want.longest ? (uint32_t)length : want.longest;
                 want.listed |= !dense;
             }
@@ -92,11 +92,15 @@ static void check_routes(const scene *s, const lengths *of) {
     assert_int_equal(got.decoded, want.decoded);
 }
 
+/* Of every scene; NULL: twin_plan's. */
+static const tamis_auto_band *band;
+
 static scene scene_of(shape sizes, const request *requests, int32_t mode, int64_t rows) {
     layers *l = sizes.heads == 32 && sizes.page_size ? close_layers(sizes, requests, REQUESTS)
                                                      : layers_make(sizes, requests, REQUESTS);
     scene s = scene_make(l, 3, mode, 1 << 15);
     shrink(&s, rows);
+    s.plan->band = band ? band : s.plan->band;
     return s;
 }
 
@@ -154,6 +158,17 @@ static void rows(void **state) {
     on_lengths(sizes, 1);
 }
 
+/* Short rows take listed blocks, too: from 160 positions down. */
+static void between(void **state) {
+    static const shape sizes = {TAMIS_K_MXFP4_PAGE,  64, 32, 128, 48, 40, 8, 1,
+                                TAMIS_NUMERICS_EXACT};
+    static const tamis_auto_band longer = {.from = 4, .to = BORDER, .mixed = 1};
+    (void)state;
+    band = &longer;
+    on_lengths(sizes, 60);
+    band = NULL;
+}
+
 /* One graph, captured over no rows, whose every replay makes other tiles. */
 static void graph(void **state) {
     static const shape sizes = {TAMIS_K_MXFP4_PAGE,  64, 32, 128, 48, 40, 8, 1,
@@ -181,9 +196,9 @@ static void graph(void **state) {
     scene_end(&s);
 }
 
-static const struct CMUnitTest list[] = {cmocka_unit_test(few), cmocka_unit_test(pages),
+static const struct CMUnitTest list[] = {cmocka_unit_test(few),     cmocka_unit_test(pages),
                                          cmocka_unit_test(general), cmocka_unit_test(rows),
-                                         cmocka_unit_test(graph)};
+                                         cmocka_unit_test(between), cmocka_unit_test(graph)};
 
 int main(int argc, char **argv) {
     return gpu_main(list, COUNT(list), "gpu_plan_scores", argc, argv);

@@ -21,7 +21,7 @@ enum {
     POOL_COLUMNS = 16384, /* whose keys fit shared memory */
     SPLIT_WARPS = 16,
     BUSY_WARPS = 4,   /* of those, at least, where a row has several CTAs */
-    LIVE_CTAS = 8,    /* of a multiprocessor */
+    LIVE_CTAS = 4,    /* of a multiprocessor */
     PUBLISH_CTAS = 2, /* of a multiprocessor at a time */
     TEAM_CTAS = 8,    /* of publish.cu's clusters */
     TEAM_BLOCKS = 131072,

@@ -94,6 +94,7 @@ static const tamis_auto_band bands[2][8] = {
      {528, 1, 12, 1},
      {480, 4, 8, 0},
      {264, 3, 9, 0},
+     {241, 0, 0, 0},
      {185, 6, 8, 0},
      {133, 4, 9, 0},
      {0}}};
@@ -124,24 +125,26 @@ static int64_t pool_of(const tamis_model *model) {
     return (int64_t)tamis_model_topk_blocks(model) * tamis_model_block_size(model);
 }
 
-static int64_t auto_border(const tamis_cuda_plan *plan, int decoded, int64_t longest) {
+static tamis_dense_rows auto_rows(const tamis_cuda_plan *plan, int decoded, int64_t longest) {
     const int64_t pool = pool_of(&plan->indexer->model);
     const tamis_auto_band *band = plan->requests > 0 ? band_of(plan, decoded) : NULL;
-    if (band == NULL || longest <= band->from * pool / TAMIS_CUDA_AUTO_PARTS) {
-        return -1;
+    const int64_t from = band ? band->from * pool / TAMIS_CUDA_AUTO_PARTS : 0;
+    const int64_t to = band ? band->to * pool / TAMIS_CUDA_AUTO_PARTS : -1;
+    if (longest <= from || to < from || (longest > to && !band->mixed)) {
+        return (tamis_dense_rows){-1, -1};
     }
-    const int64_t border = band->to * pool / TAMIS_CUDA_AUTO_PARTS;
-    return longest > border && !band->mixed ? -1 : border;
+    /* Where none can be too long, the other route is not queued for short ones. */
+    return (tamis_dense_rows){longest > to ? from : -1, to};
 }
 
-int64_t tamis_cuda_border(const tamis_cuda_plan *plan, int decoded, int64_t longest) {
+tamis_dense_rows tamis_cuda_dense_rows(const tamis_cuda_plan *plan, int decoded, int64_t longest) {
     switch (plan->indexer->sparse_logits) {
     case TAMIS_SPARSE_OFF:
-        return INT32_MAX;
+        return (tamis_dense_rows){-1, INT32_MAX};
     case TAMIS_SPARSE_AUTO:
-        return auto_border(plan, decoded, longest);
+        return auto_rows(plan, decoded, longest);
     default:
-        return -1;
+        return (tamis_dense_rows){-1, -1};
     }
 }
 

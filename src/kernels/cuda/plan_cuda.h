@@ -10,9 +10,9 @@
 
 /*
  * `auto`: which rows of a step take the dense route, where neighbouring rows share their K, so that
- * a position's score costs less: those that see at most `to` eighths of the pool, unless no row of
- * the step can see more than `from`. Where rows may see more than `to`, both routes are queued, or
- * the other alone where its kernels cost more than it gains: not `mixed`.
+ * a position's score costs less: those that see more than `from` eighths of the pool, at most `to`.
+ * Where some may be outside and are not `mixed`, all rows take the other: kernels that turn out to
+ * have no row would cost too much.
  */
 typedef struct tamis_auto_band {
     int64_t rows; /* of steps from so many on */
@@ -92,7 +92,11 @@ tamis_tiling tamis_cuda_group_tiling(const tamis_indexer *indexer, const tamis_p
  * `longest` positions, which is at most what tamis_cuda_dense_longest says. */
 tamis_tiling tamis_cuda_dense_tiling(const tamis_cuda_plan *plan, int64_t longest);
 int64_t tamis_cuda_dense_longest(const tamis_indexer *indexer, const tamis_plan_limits *limits);
-/* Positions that a row of the dense route sees at most in the plan's step, whose rows see at most
- * `longest`, most of them decoded K or not: -1 where no row takes it, INT32_MAX where all do. */
-int64_t tamis_cuda_border(const tamis_cuda_plan *plan, int decoded, int64_t longest);
+/* Rows of the dense route see more positions than `above`, or none, and at most `most`: -1 where no
+ * row takes it, INT32_MAX where all do. */
+typedef struct tamis_dense_rows {
+    int64_t above, most;
+} tamis_dense_rows;
+/* Those of the plan's step, whose rows see at most `longest`, most of them decoded K or not. */
+tamis_dense_rows tamis_cuda_dense_rows(const tamis_cuda_plan *plan, int decoded, int64_t longest);
 #endif

@@ -153,9 +153,10 @@ static tamis_status begin(tamis_cuda_plan *plan, const tamis_step *step,
         run->limit = 0;
     }
     use_decoded(run, consumer);
-    run->border = consumer ? tamis_cuda_border(plan, run->whole, longest(run)) : -1;
-    run->dense = run->border >= 0;
-    run->sparse = run->border < longest(run);
+    const tamis_dense_rows none = {-1, -1};
+    run->dense_rows = consumer ? tamis_cuda_dense_rows(plan, run->whole, longest(run)) : none;
+    run->dense = run->dense_rows.most >= 0;
+    run->sparse = run->dense_rows.most < longest(run);
     return tamis_check_device_rows(&run->layer.rows, &args->k, error);
 }
 
@@ -455,7 +456,7 @@ tamis_status tamis_cuda_consumer_run(tamis_cuda_plan *plan, const tamis_step *st
         TAMIS_TRY(queue_listed(&run, published, sparse_tile, error));
     }
     if (run.dense) {
-        run.tiling = tamis_cuda_dense_tiling(plan, tamis_least(run.border, longest(&run)));
+        run.tiling = tamis_cuda_dense_tiling(plan, tamis_least(run.dense_rows.most, longest(&run)));
         TAMIS_TRY(queue_dense_tiles(&run, error));
     }
     return TAMIS_OK;

@@ -12,10 +12,10 @@ typedef struct tamis_layer_run {
     int64_t first, end;  /* rows of the stretch that is queued */
     int64_t limit;       /* positions that K holds */
     int sparse, dense;   /* whether rows may take that route */
-    int64_t border;      /* positions of a dense one at most */
-    int gates;           /* whether the one kernel that is queued does the gate's work, too */
-    int decoded;         /* whether K may be there decoded: raised */
-    int whole;           /* and then of most rows, by how many requests there are */
+    tamis_dense_rows dense_rows;
+    int gates;   /* whether the one kernel that is queued does the gate's work, too */
+    int decoded; /* whether K may be there decoded: raised */
+    int whole;   /* and then of most rows, by how many requests there are */
     tamis_raised_k raised;
     void *stream;
 } tamis_layer_run;

@@ -390,6 +390,7 @@ __device__ inline void score_run(const tamis_mqa_logits_args &a, const Run &run,
 
 /* Scans rows of a wave, kSourceThreads from `base` on, those among which unit `lo` is, or later
  * ones up to unit `hi`. `at`: units before them. false: there are none. */
+template <bool kLogits>
 __device__ inline bool scan_to(const tamis_mqa_logits_args &a, int64_t wave, int64_t lo, int64_t hi,
                                int &base, int64_t &at, SourceShared &s) {
     const int64_t rows = min(s.rows.end - wave, (int64_t)kWaveRows);
@@ -399,7 +400,7 @@ __device__ inline bool scan_to(const tamis_mqa_logits_args &a, int64_t wave, int
             here += s.chunks[i];
         }
         if (at + here > lo) {
-            scan_rows(a, wave + base, s);
+            scan_rows<kLogits>(a, wave + base, s);
             return true;
         }
         at += here;
@@ -421,13 +422,15 @@ __device__ inline int begun_by(int64_t lo, const SourceShared &s) {
  * share of tiles, or with a run. All CTAs then go through the same parts of their runs at a time,
  * and what one has read the others find in L2. Where K stays there anyway, at lo.
  */
+template <bool kLogits>
 __device__ inline int64_t turn_of(const tamis_mqa_logits_args &a, int64_t wave, int64_t all,
                                   int64_t lo, int64_t hi, SourceShared &s) {
     const int64_t rows = min(s.rows.end - wave, (int64_t)kWaveRows);
-    const int64_t share = (hi - lo) / kManyCost * kManyCost;
+    const int64_t share = (hi - lo) / kManyCost<kLogits> * kManyCost<kLogits>;
     int64_t at = 0;
     int base = 0;
-    if (all / rows < kFarUnits || share == 0 || !scan_to(a, wave, lo, hi, base, at, s)) {
+    if (all / rows < kFarUnits<kLogits> || share == 0 ||
+        !scan_to<kLogits>(a, wave, lo, hi, base, at, s)) {
         return lo;
     }
     const int i = begun_by(lo - at, s);
@@ -442,7 +445,7 @@ template <bool kLogits, class Many>
 __device__ inline void score_units(const tamis_mqa_logits_args &a, int64_t wave, int64_t lo,
                                    int64_t hi, SourceShared &s, const Many &many) {
     int64_t at = 0;
-    for (int base = 0; scan_to(a, wave, lo, hi, base, at, s); base += kSourceThreads) {
+    for (int base = 0; scan_to<kLogits>(a, wave, lo, hi, base, at, s); base += kSourceThreads) {
         for (int i = begun_by(lo - at, s); i < kSourceThreads && at + s.before[i] < hi; i++) {
             const int32_t units = s.units[i];
             const int64_t from = at + s.before[i];
@@ -452,7 +455,7 @@ __device__ inline void score_units(const tamis_mqa_logits_args &a, int64_t wave,
             const Row row = row_of(a.rows, wave + base + i, positions_of(a.rows, a.k));
             const Run run = {wave + base + i, s.count[i], s.longest[i], (int32_t)row.start,
                              row.pages};
-            const int cost = run.count > kFewRows ? kManyCost : run.count;
+            const int cost = cost_of<kLogits>(run.count);
             const int32_t first = lo <= from ? 0 : (int32_t)((lo - from + cost - 1) / cost);
             const int32_t end = (int32_t)((min(hi, from + units) - from + cost - 1) / cost);
             if (first < end) {
@@ -471,10 +474,10 @@ __device__ inline void score_units(const tamis_mqa_logits_args &a, int64_t wave,
 template <bool kLogits, class Many>
 __device__ inline void source_wave(const tamis_mqa_logits_args &a, int64_t wave, SourceShared &s,
                                    const Many &many) {
-    const int64_t all = scan_wave(a, wave, s), next = (int64_t)blockIdx.x + 1;
+    const int64_t all = scan_wave<kLogits>(a, wave, s), next = (int64_t)blockIdx.x + 1;
     const int64_t lo = all / gridDim.x * blockIdx.x + all % gridDim.x * blockIdx.x / gridDim.x;
     const int64_t hi = all / gridDim.x * next + all % gridDim.x * next / gridDim.x;
-    const int64_t turn = turn_of(a, wave, all, lo, hi, s);
+    const int64_t turn = turn_of<kLogits>(a, wave, all, lo, hi, s);
 #pragma unroll 1
     for (int part = 0; part < (turn > lo ? 2 : 1); part++) {
         score_units<kLogits>(a, wave, part ? lo : turn, part ? turn : hi, s, many);

@@ -16,9 +16,17 @@ constexpr int kFewRows = 2; /* runs up to this are scored row by row */
 constexpr int kSourceThreads = 256, kSourceWarps = 8;
 constexpr int kSourceTile = 64;  /* positions */
 constexpr int kWaveRows = 16384; /* shared out at a time */
-constexpr int kManyCost = 4;     /* of a tile for a run, in tiles for one row */
+/* Units that a tile of a run costs, and one of a row: for scores and for block maxima. */
+template <bool kLogits> constexpr int kManyCost = kLogits ? 5 : 4;
+template <bool kLogits> constexpr int kRowCost = kLogits ? 2 : 1;
 /* Units of a row, on average, whose K does not stay in L2: 2^18 positions, in whole runs. */
-constexpr int64_t kFarUnits = (1 << 18) / kSourceTile * kManyCost / kRunRows;
+template <bool kLogits>
+constexpr int64_t kFarUnits = (1 << 18) / kSourceTile *kManyCost<kLogits> / kRunRows;
+
+/* Of a tile of `count` rows. */
+template <bool kLogits> __device__ inline int cost_of(int count) {
+    return count > kFewRows ? kManyCost<kLogits> : kRowCost<kLogits> * count;
+}
 
 /* Neighbouring rows of one request and start. */
 struct Run {
@@ -39,7 +47,7 @@ struct alignas(1024) SourceShared {
     int32_t count[kSourceThreads];
     int32_t length[kRunRows]; /* of the run's rows */
     int64_t sums[kSourceWarps];
-    uint32_t chunks[kWaveRows / 32]; /* units of 32 rows each; 32 * 2^25 at most */
+    uint32_t chunks[kWaveRows / 32]; /* units of 32 rows each; 64 * 2^25 at most */
     uint32_t slow;                   /* rows of the run that are not fast, one bit each */
     TileRows rows;                   /* of the call */
     /* Of scores. */
@@ -89,21 +97,23 @@ __device__ inline bool run_at(const tamis_mqa_logits_args &a, int64_t end, int64
 }
 
 /* The run that starts at row r, if one does: units, rows and longest length. */
+template <bool kLogits>
 __device__ inline void scan_row(const tamis_mqa_logits_args &a, int64_t end, int64_t r,
                                 int32_t &units, int32_t &count, int32_t &longest) {
     const bool starts = run_at<kRunRows>(a, end, r, count, longest);
     int32_t tiles = (int32_t)((longest + (int64_t)kSourceTile - 1) / kSourceTile);
-    units = starts ? tiles * (count > kFewRows ? kManyCost : count) : 0;
+    units = starts ? tiles * cost_of<kLogits>(count) : 0;
 }
 
 /* Units of the rows from `wave` on, kWaveRows at most: of each 32 to s.chunks; returns their sum.
  */
+template <bool kLogits>
 __device__ inline int64_t scan_wave(const tamis_mqa_logits_args &a, int64_t wave, SourceShared &s) {
     const int rows = (int)min(s.rows.end - wave, (int64_t)kWaveRows), chunks = (rows + 31) / 32;
 #pragma unroll 4
     for (int i = (int)threadIdx.x / 32; i < chunks; i += kSourceWarps) {
         int32_t units, count, longest;
-        scan_row(a, s.rows.end, wave + 32 * i + (threadIdx.x & 31), units, count, longest);
+        scan_row<kLogits>(a, s.rows.end, wave + 32 * i + (threadIdx.x & 31), units, count, longest);
         uint32_t sum = __reduce_add_sync(kAll, (uint32_t)units);
         if ((threadIdx.x & 31) == 0) {
             s.chunks[i] = sum;
@@ -118,10 +128,11 @@ __device__ inline int64_t scan_wave(const tamis_mqa_logits_args &a, int64_t wave
 }
 
 /* Fills s.before, units, count and longest for the rows from `base` on. */
+template <bool kLogits>
 __device__ inline void scan_rows(const tamis_mqa_logits_args &a, int64_t base, SourceShared &s) {
     const int lane = threadIdx.x & 31, warp = threadIdx.x / 32;
     int32_t units, count, longest;
-    scan_row(a, s.rows.end, base + threadIdx.x, units, count, longest);
+    scan_row<kLogits>(a, s.rows.end, base + threadIdx.x, units, count, longest);
     int64_t sum = sum_to_lane<int64_t>(units);
     if (lane == 31) {
         s.sums[warp] = sum;

@@ -131,12 +131,13 @@ extern "C" __global__ void __launch_bounds__(256)
          r += (int64_t)gridDim.x * blockDim.x) {
         int64_t start = a.ks ? a.ks[r] : 0, end = a.ke[r];
         end = fault ? start : tamis::clamp(end, start, max(start, a.limit));
-        bool dense = a.gated[1] && end - start <= a.border;
+        const int64_t length = end - start;
+        const bool dense = a.gated[1] && length <= a.border && (length == 0 || length > a.above);
         a.gated[0][r] = (int32_t)(dense ? start : end);
         if (a.gated[1]) {
             a.gated[1][r] = (int32_t)(dense ? end : start);
         }
-        longest = max(longest, dense ? (uint32_t)(end - start) : 0);
+        longest = max(longest, dense ? (uint32_t)length : 0);
         listed |= !dense;
     }
     if (a.gated[1]) {
