@@ -159,9 +159,9 @@ std::vector<float> times_of(const std::vector<Way> &ways, int runs) {
 struct Consumer : Few {
     using Few::Few;
 
-    /* any: by mma.sync, as on any GPU. */
-    void run(cudaStream_t stream = 0, bool any = false) const {
-        split(c.score, out.selection, done, parts, any || steps == 0 ? steps : -1, stream);
+    /* by_any: by mma.sync, as on any GPU. */
+    void run(cudaStream_t stream = 0, bool by_any = false) const {
+        split(c.score, out.selection, done, parts, by_any ? any : how, stream);
     }
     template <class T> static Range range(const T *from, size_t count) {
         return {(const uint8_t *)from, count * sizeof(T)};

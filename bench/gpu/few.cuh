@@ -31,25 +31,31 @@ void allow_split() {
     CHECK(cudaFuncSetAttribute(tamis_consume_split_smxx,
                                cudaFuncAttributeMaxDynamicSharedMemorySize,
                                sizeof(tamis::SplitShared)));
+    CHECK(cudaFuncSetAttribute(tamis_consume_copied_smxx,
+                               cudaFuncAttributeMaxDynamicSharedMemorySize,
+                               sizeof(tamis::CopiedShared)));
     CHECK(cudaFuncSetAttribute(tamis_consume_split_sm90,
                                cudaFuncAttributeMaxDynamicSharedMemorySize,
                                sizeof(tamis::hopper::SplitMemory)));
 }
 
-/* steps 0: two blocks a warp; by wgmma: -1, its part of the row. */
+/* How a warp has its part of a row: two blocks of it; 1 to 8 steps, copied ahead; all by wgmma; or,
+ * kGroups and 1 to 8, groups of so many steps. */
+constexpr int kTwo = 0, kWgmma = -1, kGroups = 16;
+
 void split(const tamis_sparse_mqa_logits_args &a, const tamis_selection &out, uint32_t *done,
-           int parts, int steps, cudaStream_t stream = 0) {
-    if (steps < 0) {
-        const int at_once = 64 * parts;
-        tamis_consume_split_sm90<<<dim3((unsigned)parts, (unsigned)a.rows.count),
-                                   tamis::kSplitThreads, sizeof(tamis::hopper::SplitMemory),
-                                   stream>>>(
-            a, out, done, nullptr, ((int)a.width + at_once - 1) / at_once, tamis_gate_args{});
-        return;
-    }
-    tamis_consume_split_smxx<<<dim3((unsigned)parts, (unsigned)a.rows.count), tamis::kSplitThreads,
-                               sizeof(tamis::SplitShared), stream>>>(a, out, done, nullptr, steps,
-                                                                     tamis_gate_args{});
+           int parts, int how, cudaStream_t stream = 0) {
+    const int at_once = 64 * parts, part = ((int)a.width + at_once - 1) / at_once;
+    const int steps = how == kWgmma ? part : how % kGroups;
+    const size_t shared = how == kWgmma              ? sizeof(tamis::hopper::SplitMemory)
+                          : how > 0 && how < kGroups ? sizeof(tamis::CopiedShared)
+                                                     : sizeof(tamis::SplitShared);
+    (how == kWgmma ? tamis_consume_split_sm90
+     : how > 0 && how < kGroups
+         ? tamis_consume_copied_smxx
+         : tamis_consume_split_smxx)<<<dim3((unsigned)parts, (unsigned)a.rows.count),
+                                       tamis::kSplitThreads, shared, stream>>>(
+        a, out, done, nullptr, steps, tamis_gate_args{});
 }
 
 /* Rows with a count and a request, as a plan passes them. */
@@ -58,7 +64,7 @@ struct Few {
     Shape s;
     Outputs out;
     uint32_t *done;
-    int parts, steps; /* as launch.c has them by mma.sync */
+    int parts, how, any; /* as launch.c has them; by mma.sync */
 
     Few(int rows, uint64_t seed) : s(released(rows, 1048576)) {
         make(c, s, seed);
@@ -68,7 +74,9 @@ struct Few {
         c.score.rows.request = c.keep(on_device(std::vector<int32_t>((size_t)rows, 0)));
         done = c.keep(on_device(std::vector<uint32_t>((size_t)rows, 0u)));
         parts = std::max(1, std::min(kMultiprocessors / rows, s.width / 16));
-        steps = 32 * parts >= s.width ? 0 : std::min(8, std::max(1, s.width / (64 * parts)));
+        const int part = (s.width + 64 * parts - 1) / (64 * parts);
+        any = 32 * parts >= s.width ? kTwo : part > 8 ? kGroups + 8 : part;
+        how = any == kTwo || part <= 3 ? any : kWgmma;
     }
 };
 

@@ -149,7 +149,7 @@ void check_pool(int kind, int blocks, int topk, int variant, uint64_t seed) {
     a.selection.scores = (float *)on_device(none);
     a.selection.counts = on_device(ke);
     tamis_topk_pool_smxx<<<rows, tamis::kPickThreads>>>(a, gather ? TAMIS_TOPK_GATHER : 0,
-                                                            INT32_MAX, tamis_score_tile{});
+                                                        INT32_MAX, tamis_score_tile{});
     CHECK(cudaDeviceSynchronize());
     auto got = from_device(a.selection.positions, none.size());
     auto got_scores = from_device(a.selection.scores, none.size());
@@ -312,8 +312,13 @@ void check_decode(const Shape &s, uint64_t seed, int same_codes = -1) {
     tamis_topk_smxx<<<(unsigned)s.rows, tamis::kSelectThreads>>>(c.topk, 0, INT32_MAX,
                                                                  tamis_score_tile{});
     int64_t n = (int64_t)s.rows * s.topk;
-    for (int i = 0; i < 10; i++) {
-        const int parts = std::vector<int>{1, 3, 7, 16, 132}[(size_t)i % 5];
+    static const struct {
+        int parts, how;
+    } ways[] = {{1, kGroups + 1}, {3, kGroups + 3}, {7, kGroups + 7}, {16, kGroups + 2},
+                {132, kTwo},      {132, 1},         {16, 2},          {11, 3},
+                {4, 8},           {1, kWgmma},      {3, kWgmma},      {7, kWgmma},
+                {16, kWgmma},     {132, kWgmma}};
+    for (auto &way : ways) {
         CHECK(cudaMemset(got.logits, 0xA5, (size_t)got.logits_bytes));
         CHECK(cudaMemset(got.selection.positions, 0xA5, (size_t)n * 4));
         CHECK(cudaMemset(got.selection.slots, 0xA5, (size_t)n * 8));
@@ -321,8 +326,7 @@ void check_decode(const Shape &s, uint64_t seed, int same_codes = -1) {
         CHECK(cudaMemset(got.selection.counts, 0xA5, (size_t)s.rows * 4));
         c.score.logits = scratch;
         c.score.logits_stride = stride;
-        const int steps = parts == 132 ? 0 : parts == 16 ? 2 : parts;
-        split(c.score, got.selection, done, parts, i < 5 ? steps : -1);
+        split(c.score, got.selection, done, way.parts, way.how);
         CHECK(cudaDeviceSynchronize());
         bool good = true;
         good &= same("counts", want.selection.counts, got.selection.counts, s.rows, 1, s);
@@ -509,7 +513,7 @@ void time_decode() {
         const int each = std::max(1, 2 * kMultiprocessors / rows);
         const int two_steps = std::min(8, std::max(1, 512 / (each * 8)));
         printf("%3d rows:", rows);
-        for (int how : {few.steps, -1}) {
+        for (int how : {few.any, kWgmma}) {
             auto one = [&](cudaStream_t st) { split(c.score, out, few.done, few.parts, how, st); };
             float cold = timer.run(one), warm = timer.run(one, false);
             float four = timer.run([&](cudaStream_t st) {

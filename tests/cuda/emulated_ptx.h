@@ -13,6 +13,8 @@
 
 #include "emulated.h"
 
+#include <algorithm>
+#include <deque>
 #include <initializer_list>
 
 #define __global__
@@ -73,6 +75,50 @@ inline void load_bytes(const uint8_t *from, bool aligned, std::initializer_list<
     for (uint32_t *word : to) {
         *word = *from++;
     }
+}
+
+/* A thread's copies to shared memory, none of which is there before it is waited for. */
+class Copies {
+  public:
+    void add(uint32_t to, const void *from, size_t bytes) {
+        pending.push_back({(uint8_t *)__cvta_shared_to_generic(to), from, bytes, ended});
+    }
+    void end() {
+        ended++;
+    }
+    void wait(int left) {
+        while (!pending.empty() && pending.front().group + left < ended) {
+            memcpy(pending.front().to, pending.front().from, pending.front().bytes);
+            pending.pop_front();
+        }
+    }
+    bool none() const {
+        return pending.empty();
+    }
+
+  private:
+    struct Copy {
+        uint8_t *to;
+        const void *from;
+        size_t bytes;
+        int group;
+    };
+    std::deque<Copy> pending;
+    int ended = 0;
+};
+inline Copies copies[kMaxThreads];
+inline void copy(uint32_t to, const void *from, size_t bytes) {
+    copies[threadIdx.x].add(to, from, bytes);
+}
+inline void end_copies() {
+    copies[threadIdx.x].end();
+}
+inline void wait_for_copies(int left) {
+    copies[threadIdx.x].wait(left);
+}
+/* Whether all were waited for. */
+inline bool copies_are_there() {
+    return std::all_of(copies, copies + kMaxThreads, [](const Copies &c) { return c.none(); });
 }
 
 uint8_t *dynamic_shared(); /* the program's */

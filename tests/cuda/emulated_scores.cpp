@@ -31,7 +31,7 @@ alignas(1024) uint8_t arena[hopper::kSharedBase + (128 << 10)];
 struct Case {
     uint64_t seed;
     int page, rows, width, parts, steps, positions, pages, topk;
-    bool bf16, placed, by_wgmma, bf16_weights;
+    bool bf16, placed, by_wgmma, copied, bf16_weights;
     uint32_t odd; /* one position in so many has a scale far from its others, or NaN */
     int alike;    /* codes of all queries, or -1 */
     std::vector<uint8_t> k, codes, scales;
@@ -75,9 +75,10 @@ void make_shape(Case &c, Random &random) {
     c.positions = c.width * kBlock * (1 + (int)random.below(3)) + (int)random.below(200);
     c.pages = c.positions / c.page + 2;
     const int at_once = c.parts * kSplitWarps * kStepBlocks; /* as launch.c has steps */
-    c.steps = std::max(1, c.by_wgmma ? (c.width + at_once - 1) / at_once
-                                     : std::min(8, c.width / at_once));
-    if (!c.by_wgmma && at_once / 2 >= c.width) {
+    c.steps = (c.width + at_once - 1) / at_once;
+    c.copied = !c.by_wgmma && c.steps <= 8 && random.below(4) != 0;
+    c.steps = c.by_wgmma ? c.steps : std::min(c.copied ? 8 : 1 + (int)random.below(8), c.steps);
+    if (!c.by_wgmma && !c.copied && at_once / 2 >= c.width) {
         c.steps = 0;
     }
 }
@@ -192,7 +193,9 @@ Case *running;
 
 void run_kernel() {
     const tamis_gate_args none = {};
-    (running->by_wgmma ? tamis_consume_split_sm90 : tamis_consume_split_smxx)(
+    (running->by_wgmma ? tamis_consume_split_sm90
+     : running->copied ? tamis_consume_copied_smxx
+                       : tamis_consume_split_smxx)(
         running->args, running->out, running->done.data(), nullptr, running->steps, none);
 }
 
@@ -220,6 +223,9 @@ const char *run_ctas(Case &c, const char *name) {
         emulated::cta().run(kSplitThreads, c.seed + (uint64_t)i, run_kernel, name);
         if (!emulated::products.agree()) {
             return "four warps' products differ, which";
+        }
+        if (!emulated::copies_are_there()) {
+            return "a copy that nobody waited for, which";
         }
     }
     return nullptr;
@@ -259,8 +265,11 @@ bool holds(uint64_t seed) {
     Case c = make_case(seed);
     char name[160];
     snprintf(name, sizeof name, "case %llu: %s, %d rows of %d blocks, %d parts, %d steps, top %d",
-             (unsigned long long)seed, c.by_wgmma ? "wgmma" : "mma", c.rows, c.width, c.parts,
-             c.steps, c.topk);
+             (unsigned long long)seed,
+             c.by_wgmma ? "wgmma"
+             : c.copied ? "copied"
+                        : "mma",
+             c.rows, c.width, c.parts, c.steps, c.topk);
     make_args(c);
     std::vector<float> scores((size_t)(c.rows * c.args.logits_stride));
     c.args.logits = scores.data();

@@ -23,6 +23,10 @@ PLAIN = [
     ("ld.shared.u8", "{0} = *(const uint8_t *)__cvta_shared_to_generic({1});"),
     ("ld.global.nc.v4.b32", "emulated::load({4}, {{&{0}, &{1}, &{2}, &{3}}});"),
     ("ld.global.nc.b32", "emulated::load({1}, {{&{0}}});"),
+    ("cp.async.ca.shared.global [%0],[%1],4;", "emulated::copy({0}, {1}, 4);"),
+    ("cp.async.cg.shared.global [%0],[%1],16;", "emulated::copy({0}, {1}, 16);"),
+    ("cp.async.commit_group", "emulated::end_copies();"),
+    ("cp.async.wait_group 3", "emulated::wait_for_copies(3);"),
     ("{.reg .u16 h; ld.global.nc.u16 h,[%1]; cvt.u32.u16 %0,h;}", "{0} = *(const uint16_t *)({1});"),
     (
         "{.reg .pred p; setp.ne.b32 p,%5,0; @!p ld.global.nc.u32 %0,[%4];",

@@ -97,6 +97,17 @@ struct SplitQuery {
             raw = load_word(weight);
         }
     }
+    /* What is asked for before this is asked for before the words are waited for: ptxas, which else
+     * makes what it can of them first, does not know that the grid is flat. */
+    __device__ void hold() {
+        const uint32_t zero = __shfl_sync(kAll, blockIdx.z, 0);
+        bits |= zero;
+        raw |= zero;
+#pragma unroll
+        for (int i = 0; i < 4; i++) {
+            scale[i] |= zero;
+        }
+    }
     __device__ uint32_t scale_word() const {
         return scale[0] | scale[1] << 8 | scale[2] << 16 | scale[3] << 24;
     }
@@ -107,6 +118,12 @@ struct SplitQuery {
 };
 
 /* ---- scores ---- */
+
+/* The first of a warp's blocks that the lane loads, and where it lies. */
+struct FirstBlock {
+    int32_t id;
+    uint32_t where;
+};
 
 /* What stands for a column: its score's bits. A NaN of the GPU's own is never kNoScore. */
 __device__ inline uint32_t split_score(bool live, float score) {
@@ -161,11 +178,105 @@ __device__ inline void score_two(const tamis_sparse_mqa_logits_args &a, const Li
     }
 }
 
-/* The first of a warp's blocks that the lane loads, and where it lies. */
-struct FirstBlock {
-    int32_t id;
-    uint32_t where;
+/* Of global memory to shared, past registers: a load that ptxas cannot move. */
+__device__ inline void copy_word(uint32_t *to, const uint8_t *from) {
+    asm volatile(
+        "cp.async.ca.shared.global [%0],[%1],4;" ::"r"((uint32_t)__cvta_generic_to_shared(to)),
+        "l"(from)
+        : "memory");
+}
+
+__device__ inline void copy_chunk(uint4 *to, const uint8_t *from) {
+    asm volatile(
+        "cp.async.cg.shared.global [%0],[%1],16;" ::"r"((uint32_t)__cvta_generic_to_shared(to)),
+        "l"(from)
+        : "memory");
+}
+
+__device__ inline void end_copies() {
+    asm volatile("cp.async.commit_group;" ::: "memory");
+}
+
+/* Until all but the last three ends of copies were those of copies that are there. */
+__device__ inline void wait_for_copies() {
+    asm volatile("cp.async.wait_group 3;" ::: "memory");
+}
+
+/* A warp's K, two steps of it: a lane's 16 bytes of each block, and its own scales. */
+struct CopiedK {
+    uint4 blocks[2 * kStepBlocks][32];
+    uint32_t scales[2][32];
 };
+
+/*
+ * As score_listed where a warp has one group, K two steps ahead. Its first half is asked for before
+ * the query is waited for, the next ones once that is stored: little stands before a query, and
+ * nothing is asked for late. Through shared memory, since ptxas moves loads to registers behind
+ * what waits for the query. Whole CTA; k: the warp's.
+ */
+template <class Sink, class Rest>
+__device__ inline void score_copied(const tamis_sparse_mqa_logits_args &a, const Listed &list,
+                                    int group, int steps, FastQuery &query, SplitQuery &bits,
+                                    CopiedK &k, const FirstBlock &first, Sink sink, Rest rest) {
+    const int lane = threadIdx.x & 31, c = lane & 3;
+    const int32_t at = group * kStepBlocks * steps;
+    /* Blocks that are not there lie at place 0: all warps without any would read that one. */
+    const int32_t own_steps = __reduce_max_sync(kAll, min(steps, steps_of(list.count - at)));
+    const Place place = place_of(a.k, list, first.id, first.where);
+    auto copy = [&](int half) {
+        if (half < 2 * own_steps) {
+            const int b = 2 * half, slot = b % 8;
+            if (half % 2 == 0) {
+                const uint64_t where = __shfl_sync(kAll, place.scales, b + c);
+                copy_word(&k.scales[half / 2 % 2][lane], a.k.codes + lane / 4 * 4 + where * 16);
+            }
+            const uint64_t x = __shfl_sync(kAll, place.codes, b);
+            const uint64_t y = __shfl_sync(kAll, place.codes, b + 1);
+            copy_chunk(&k.blocks[slot][lane], a.k.codes + lane * 16 + x * 16);
+            copy_chunk(&k.blocks[slot + 1][lane], a.k.codes + lane * 16 + y * 16);
+        }
+        end_copies();
+    };
+    bits.load();
+    copy(0);
+    bits.hold();
+    const bool fast = store_fast_query(query, bits.words(), [&] {
+        copy(1);
+        copy(2);
+        copy(3);
+    });
+    const Multiplier multiplier(query);
+    bool left = !fast;
+#pragma unroll 1
+    for (int t = 0; t < own_steps; t++) {
+        const uint4(*const blocks)[32] = k.blocks + t % 2 * kStepBlocks;
+        float p[4];
+        uint32_t total[4][4];
+        wait_for_copies();
+        const FastScales own = fast_scales(k.scales[t % 2][lane]);
+        Tile tile =
+            decode_tile(blocks[0][lane], blocks[1][lane], own_factor(own, 0), own_factor(own, 1));
+        copy(2 * t + 4);
+        multiplier.multiply(tile, total);
+        weigh(query.heads, total, p[0], p[1]);
+        wait_for_copies();
+        tile =
+            decode_tile(blocks[2][lane], blocks[3][lane], own_factor(own, 2), own_factor(own, 3));
+        copy(2 * t + 5);
+        multiplier.multiply(tile, total);
+        weigh(query.heads, total, p[2], p[3]);
+        const float score = finish_score(add_chains(p), own.largest, a.numerics);
+        const bool live = own_is_live(place, kStepBlocks * t);
+        const bool wide = __any_sync(kAll, live && own.wide);
+        left |= wide;
+        if (fast && !wide) {
+            sink((at + kStepBlocks * t + c) * kBlock + lane / 4, live, score);
+        }
+    }
+    if (left) {
+        rest(!fast);
+    }
+}
 
 /*
  * A row of few: score(list, first, query) makes the scores of the blocks that this CTA has of it;
@@ -223,7 +334,17 @@ struct SplitShared {
     SplitLists lists;
 };
 
+struct CopiedShared {
+    FastQuery query;
+    SplitRow row;
+    union {
+        CopiedK k[kSplitWarps];
+        SplitLists lists; /* once the row is scored */
+    };
+};
+
 static_assert(sizeof(SplitShared) == TAMIS_CONSUME_SPLIT_BYTES, "consume_args.h");
+static_assert(sizeof(CopiedShared) == TAMIS_CONSUME_COPIED_BYTES, "consume_args.h");
 
 } // namespace tamis
 
@@ -258,6 +379,28 @@ extern "C" __global__ void __launch_bounds__(tamis::kSplitThreads, 1)
         const int stride = (int)gridDim.x * kSplitWarps;
         score_listed(a, list, r, group, stride, steps, s.query, query, first.id, first.where, put,
                      [&](bool all) { score_slowly(a, r, group, stride, steps, all); });
+    };
+    consume_split(a, out, done, taken, gate, at, s.row, s.lists, score);
+}
+
+/* The same where a warp has one group, of 1 to kMaxSteps steps. */
+extern "C" __global__ void __launch_bounds__(tamis::kSplitThreads, 1)
+    tamis_consume_copied_smxx(const __grid_constant__ tamis_sparse_mqa_logits_args a,
+                              const __grid_constant__ tamis_selection out, uint32_t *done,
+                              const int32_t *taken, int32_t steps,
+                              const __grid_constant__ tamis_gate_args gate) {
+    using namespace tamis;
+    extern __shared__ __align__(1024) uint8_t memory[];
+    CopiedShared &s = *(CopiedShared *)memory;
+    const int64_t r = blockIdx.y;
+    const int warp = (int)threadIdx.x / 32, group = warp * (int)gridDim.x + (int)blockIdx.x;
+    const int at = group * kStepBlocks * steps + (int)(threadIdx.x & 31);
+    auto score = [&](const Listed &list, const FirstBlock &first, SplitQuery &query) {
+        uint32_t *const scores = (uint32_t *)a.logits + r * a.logits_stride;
+        score_copied(
+            a, list, group, steps, s.query, query, s.k[warp], first,
+            [&](int32_t column, bool live, float x) { scores[column] = split_score(live, x); },
+            [&](bool all) { score_slowly(a, r, group, (int)gridDim.x * kSplitWarps, steps, all); });
     };
     consume_split(a, out, done, taken, gate, at, s.row, s.lists, score);
 }

@@ -20,6 +20,7 @@ enum {
     GROUP_STEPS = 8,      /* at most */
     POOL_COLUMNS = 16384, /* whose keys fit shared memory */
     SPLIT_WARPS = 16,
+    COPIED_STEPS = 3, /* of a warp, at most, where wgmma could have them */
     BUSY_WARPS = 4,   /* of those, at least, where a row has several CTAs */
     LIVE_CTAS = 4,    /* of a multiprocessor */
     PUBLISH_CTAS = 2, /* of a multiprocessor at a time */
@@ -209,9 +210,9 @@ tamis_status tamis_cuda_queue_sparse_mqa_logits(const tamis_cuda *cuda,
                              grid_of_rows(cuda, a.rows.count), stream, parameters, error);
 }
 
-/* A row's CTAs: as many as the device has for it. Steps of a warp: 0 where they are two blocks; by
- * wgmma its part of the row; else a group of it, or its part, if short. behind: a kernel of the
- * same call. */
+/* A row's CTAs: as many as the device has for it. Steps of a warp: 0 where they are two blocks,
+ * else its part of the row; by mma.sync where K takes longer than products do, or no group is
+ * longer. behind: a kernel of the same call. */
 static tamis_status queue_split(const tamis_cuda *cuda, const tamis_sparse_mqa_logits_args *score,
                                 const tamis_selection *selection, uint32_t *done,
                                 const int32_t *taken, const tamis_gate_args *layer, int behind,
@@ -222,16 +223,20 @@ static tamis_status queue_split(const tamis_cuda *cuda, const tamis_sparse_mqa_l
     int64_t most = (a.width + BUSY_WARPS * STEP_BLOCKS - 1) / (BUSY_WARPS * STEP_BLOCKS);
     int64_t parts = tamis_least(cuda->multiprocessors / a.rows.count, most);
     parts = parts < 1 ? 1 : parts;
-    const int64_t at_once = parts * SPLIT_WARPS * STEP_BLOCKS, each = a.width / at_once;
-    int32_t steps = (int32_t)tamis_least(each < 1 ? 1 : each, GROUP_STEPS);
+    const int64_t at_once = parts * SPLIT_WARPS * STEP_BLOCKS;
+    const int64_t part = (a.width + at_once - 1) / at_once;
+    const int by_wgmma = part > COPIED_STEPS && cuda->kernels[TAMIS_CUDA_consume_split_sm90];
+    int32_t steps = (int32_t)(by_wgmma ? part : tamis_least(part, GROUP_STEPS));
     int kernel = TAMIS_CUDA_consume_split_smxx;
     tamis_grid grid = {parts, a.rows.count, TAMIS_CONSUME_SPLIT_BYTES};
     if (at_once / 2 >= a.width) {
         steps = 0;
-    } else if (cuda->kernels[TAMIS_CUDA_consume_split_sm90] != NULL) {
+    } else if (by_wgmma) {
         kernel = TAMIS_CUDA_consume_split_sm90;
         grid.shared = TAMIS_CONSUME_SPLIT_SM90_BYTES;
-        steps = (int32_t)((a.width + at_once - 1) / at_once);
+    } else if (part <= GROUP_STEPS) {
+        kernel = TAMIS_CUDA_consume_copied_smxx;
+        grid.shared = TAMIS_CONSUME_COPIED_BYTES;
     }
     void *parameters[] = {&a, &out, &done, (void *)&taken, &steps, &gate};
     return (behind ? tamis_cuda_launch_early : tamis_cuda_launch)(cuda, kernel, grid, stream,

@@ -169,9 +169,11 @@ __device__ inline QueryBits<kThreads> load_query_bits(const tamis_query &view, i
     return bits;
 }
 
-/* Whole CTA. Whether the row is fast; else nothing of q may be used. Leaves at a barrier. */
-template <int kThreads>
-__device__ inline bool store_fast_query(FastQuery &q, const QueryBits<kThreads> &bits) {
+/* Whole CTA. Whether the row is fast; else nothing of q may be used. Leaves at a barrier, before
+ * which it calls `before`. */
+template <int kThreads, class Before>
+__device__ inline bool store_fast_query(FastQuery &q, const QueryBits<kThreads> &bits,
+                                        Before before) {
     const int i = threadIdx.x % 16, c = i / 4;
     bool fast = true;
 #pragma unroll
@@ -201,7 +203,13 @@ __device__ inline bool store_fast_query(FastQuery &q, const QueryBits<kThreads> 
             *to = make_float2(weight, -__uint_as_float(kSix + (uint32_t)bias));
         }
     }
+    before();
     return __syncthreads_and(fast);
+}
+
+template <int kThreads>
+__device__ inline bool store_fast_query(FastQuery &q, const QueryBits<kThreads> &bits) {
+    return store_fast_query(q, bits, [] {});
 }
 
 /* The A fragments of sixteen positions: a lane's 16 bytes of positions r and 8 + r. */
