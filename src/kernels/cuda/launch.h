@@ -27,8 +27,8 @@ tamis_status tamis_cuda_launch(const tamis_cuda *cuda, int kernel, tamis_grid gr
                                void **parameters, tamis_error *error);
 /* The same of a kernel that calls wait_for_kernel_before (common.cuh), behind another of tamis's:
  * its launch does not wait for that one's end. Behind one that says so while it runs
- * (let_next_kernel_wait) only for kernels that fill a multiprocessor: it divides its shared memory
- * anew only when it is empty, and takes fewer CTAs until then. */
+ * (let_next_kernel_wait) a multiprocessor that is not empty cannot divide its shared memory anew
+ * and takes fewer CTAs until it is: behind the gate, the only one, nothing was lost by it. */
 tamis_status tamis_cuda_launch_early(const tamis_cuda *cuda, int kernel, tamis_grid grid,
                                      void *stream, void **parameters, tamis_error *error);
 

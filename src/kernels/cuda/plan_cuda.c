@@ -89,14 +89,14 @@ tamis_source_room tamis_cuda_source_room(const tamis_indexer *indexer,
  * decode's kernel takes the others' below 512 rows.
  */
 static const tamis_auto_band bands[2][8] = {
-    {{512, 0, 14, 1}, {264, 0, 10, 1}, {200, 0, 8, 0}, {133, 0, 10, 0}, {0}},
+    {{512, 0, 14, 1}, {264, 0, 10, 1}, {200, 0, 8, 1}, {133, 0, 10, 1}, {0}},
     {{896, 2, 10, 1},
      {528, 1, 12, 1},
      {480, 4, 8, 0},
-     {264, 3, 9, 0},
+     {264, 3, 9, 1},
      {241, 0, 0, 0},
-     {185, 6, 8, 0},
-     {133, 4, 9, 0},
+     {185, 6, 8, 1},
+     {133, 4, 9, 1},
      {0}}};
 enum { WIDEST_BAND = 14 };
 

@@ -11,8 +11,8 @@
 /*
  * `auto`: which rows of a step take the dense route, where neighbouring rows share their K, so that
  * a position's score costs less: those that see more than `from` eighths of the pool, at most `to`.
- * Where some may be outside and are not `mixed`, all rows take the other: kernels that turn out to
- * have no row would cost too much.
+ * Where some may see more and the band is not `mixed`, all rows take the other: kernels that turn
+ * out to have no row would cost what they gain.
  */
 typedef struct tamis_auto_band {
     int64_t rows; /* of steps from so many on */
