@@ -5,8 +5,9 @@
  * some of the inputs there. Kernels are those that select.cu checks. A program of its own:
  *   nvcc -O3 -std=c++17 -fmad=false -gencode=arch=compute_90a,code=sm_90a -Iinclude -Isrc \
  *       bench/gpu/cold.cu -o cold
- * cold why: by what is missing; layer: what a layer adds to a graph; pools: rows whose K is their
- * own, in pools of many sizes; profile: a launch each of 1, 8 and 64 rows, twice (for ncu).
+ * cold why: by what is missing; layer: what a layer adds to a graph; border: the same and launches
+ * alone, of up to 24 rows by mma.sync and by wgmma; pools: rows whose K is their own, in pools of
+ * many sizes; profile: a launch each of 1, 8 and 64 rows, twice (for ncu).
  */
 #include "call.cuh"
 
@@ -278,29 +279,37 @@ void time_why() {
 
 /* ---- what a layer adds to a graph ---- */
 
+constexpr int kTimes = 4;
+
 /* Between two flushes, of four in a graph. */
+Queue between(const Flush &flush, const Queue &queue, bool write) {
+    return [=, &flush](cudaStream_t s) {
+        for (int i = 0; i < kTimes; i++) {
+            write ? flush.write(s, i) : flush.read(s, 256);
+            queue(s);
+        }
+    };
+}
+
+Queue none() {
+    return [](cudaStream_t) {};
+}
+
+Queue empty() {
+    return [](cudaStream_t s) { nothing<<<1, 32, 0, s>>>(); };
+}
+
 void time_layer() {
     const Flush flush;
-    constexpr int kTimes = 4;
-    auto graph = [&](const Queue &queue, bool write) -> Queue {
-        return [=, &flush](cudaStream_t s) {
-            for (int i = 0; i < kTimes; i++) {
-                write ? flush.write(s, i) : flush.read(s, 256);
-                queue(s);
-            }
-        };
-    };
-    Queue none = [](cudaStream_t) {};
     for (int rows : {1, 2, 8, 16, 32, 64}) {
         Consumer c(rows, 7);
         Queue run = [&](cudaStream_t s) { c.run(s); };
-        Queue empty = [](cudaStream_t s) { nothing<<<1, 32, 0, s>>>(); };
-        auto t = times_of({{"", none, graph(none, false)},
-                           {"", none, graph(empty, false)},
-                           {"", none, graph(run, false)},
-                           {"", none, graph(none, true)},
-                           {"", none, graph(empty, true)},
-                           {"", none, graph(run, true)}},
+        auto t = times_of({{"", none(), between(flush, none(), false)},
+                           {"", none(), between(flush, empty(), false)},
+                           {"", none(), between(flush, run, false)},
+                           {"", none(), between(flush, none(), true)},
+                           {"", none(), between(flush, empty(), true)},
+                           {"", none(), between(flush, run, true)}},
                           41);
         for (int i = 0; i < 6; i += 3) {
             printf("%3d rows, %s: %6.2f us more than an empty kernel, which is %5.2f more than "
@@ -309,6 +318,34 @@ void time_layer() {
                    (t[i + 1] - t[i]) / kTimes);
         }
         fflush(stdout);
+    }
+}
+
+/* By mma.sync and by wgmma. Not in turns: alone, behind another kernel's launch, one takes up to 3
+ * us more. */
+void time_border() {
+    const Flush flush;
+    Queue write = [&](cudaStream_t s) { flush.write(s); },
+          read = [&](cudaStream_t s) { flush.read(s); };
+    printf("us alone after 512 MiB written, read, in L2; of a graph behind 512 MiB written, 256 "
+           "read, more than an empty kernel\n");
+    for (int rows : {1, 2, 3, 4, 6, 8, 10, 12, 16, 24}) {
+        Consumer c(rows, 7);
+        for (int how : {c.any, kWgmma}) {
+            Queue run = [&](cudaStream_t s) {
+                split(c.c.score, c.out.selection, c.done, c.parts, how, s);
+            };
+            auto l = times_of({{"", write, run}, {"", read, run}, {"", none(), run}}, 41);
+            auto t = times_of({{"", none(), between(flush, run, true)},
+                               {"", none(), between(flush, empty(), true)},
+                               {"", none(), between(flush, run, false)},
+                               {"", none(), between(flush, empty(), false)}},
+                              41);
+            printf("%3d rows, %-8s %6.2f %6.2f %6.2f; %6.2f %6.2f\n", rows,
+                   how == kWgmma ? "wgmma" : "mma.sync", l[0], l[1], l[2], (t[0] - t[1]) / kTimes,
+                   (t[2] - t[3]) / kTimes);
+            fflush(stdout);
+        }
     }
 }
 
@@ -461,6 +498,8 @@ int main(int argc, char **argv) {
         time_why();
     } else if (what == "layer") {
         time_layer();
+    } else if (what == "border") {
+        time_border();
     } else if (what == "pools") {
         time_pools();
     } else {
