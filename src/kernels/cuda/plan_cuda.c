@@ -96,7 +96,7 @@ static const tamis_auto_band bands[2][8] = {
      {264, 3, 9, 1},
      {241, 0, 0, 0},
      {185, 6, 8, 1},
-     {133, 4, 9, 1},
+     {133, 2, 9, 1},
      {0}}};
 enum { WIDEST_BAND = 14 };
 
