@@ -105,7 +105,7 @@ void topk(const tamis_topk_args &a) {
 
 void topk_pool(const tamis_topk_args &a) {
     tamis_topk_pool_smxx<<<(unsigned)a.rows.count, tamis::kPickThreads>>>(a, 0, INT32_MAX,
-                                                                              tamis_score_tile{});
+                                                                          tamis_score_tile{});
 }
 
 /* ---- checks ---- */
