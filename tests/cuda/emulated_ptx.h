@@ -16,6 +16,7 @@
 #include <algorithm>
 #include <deque>
 #include <initializer_list>
+#include <stdio.h>
 
 #define __global__
 #define __constant__
@@ -77,11 +78,23 @@ inline void load_bytes(const uint8_t *from, bool aligned, std::initializer_list<
     }
 }
 
-/* A thread's copies to shared memory, none of which is there before it is waited for. */
+/* Whether copies are made as they are asked for, and may overwrite what is still to be read, or
+ * none before it is waited for: a GPU does either. */
+inline bool copies_at_once;
+
+/* A thread's copies to shared memory. */
 class Copies {
   public:
     void add(uint32_t to, const void *from, size_t bytes) {
-        pending.push_back({(uint8_t *)__cvta_shared_to_generic(to), from, bytes, ended});
+        uint8_t *const at = (uint8_t *)__cvta_shared_to_generic(to);
+        if (to % bytes || (uintptr_t)from % bytes) {
+            printf("a copy of %zu bytes is not aligned\n", bytes);
+            abort();
+        }
+        if (copies_at_once) {
+            memcpy(at, from, bytes);
+        }
+        pending.push_back({at, from, copies_at_once ? 0 : bytes, ended});
     }
     void end() {
         ended++;
