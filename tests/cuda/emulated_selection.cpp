@@ -50,7 +50,7 @@ struct Case {
     std::vector<uint32_t> keys, given; /* of scores; scores' bits */
 };
 
-constexpr int kMaxWidth = kSplitColumns / kBlock;
+constexpr int kMaxWidth = kPickColumns / kBlock;
 
 /* A width and topk: cases such as models have take a 32nd to a quarter of the columns, others few
  * or what lies at the edges. */
@@ -101,17 +101,17 @@ Case make_case(uint64_t seed) {
 
 struct Guarded {
     uint32_t before[16];
-    SplitRow row;
+    PickRow row;
     uint32_t between[16];
-    SplitLists lists;
+    PickLists lists;
     uint32_t after[16];
 };
 
 Guarded shared;
-alignas(16) uint32_t given[kSplitColumns + 64];
-int32_t blocks[kMaxWidth], pages[3 * kMaxWidth / 4 + 1], positions[kSplitColumns + 1], count;
-int64_t slots[kSplitColumns + 1];
-float scores[kSplitColumns + 1];
+alignas(16) uint32_t given[kPickColumns + 64];
+int32_t blocks[kMaxWidth], pages[3 * kMaxWidth / 4 + 1], positions[kPickColumns + 1], count;
+int64_t slots[kPickColumns + 1];
+float scores[kPickColumns + 1];
 const Case *running;
 
 void select_given() {
@@ -141,7 +141,7 @@ struct GuardedPool {
 
 GuardedPool shared_pool;
 uint32_t pool_counts[2];
-uint16_t pool_columns[2][kSplitColumns];
+uint16_t pool_columns[2][kPickColumns];
 
 bool slowly[2]; /* all keys were asked for */
 
@@ -167,7 +167,7 @@ void select_pools() {
     for (int row = 0; row < 2; row++) {
         const uint32_t want = take_best(shared_pool.row, shared_pool.lists, CountingScores(row),
                                         pool_topk(*running, row));
-        for (uint32_t i = threadIdx.x; i < want && i < kSplitColumns; i += kSplitThreads) {
+        for (uint32_t i = threadIdx.x; i < want && i < kPickColumns; i += kSplitThreads) {
             pool_columns[row][i] = shared_pool.lists.order[i];
         }
         pool_counts[row] = want; /* by all threads: one value */

@@ -286,7 +286,7 @@ template <class Score>
 __device__ inline void consume_split(const tamis_sparse_mqa_logits_args &a,
                                      const tamis_selection &out, uint32_t *done,
                                      const int32_t *taken, const tamis_gate_args &gate, int64_t at,
-                                     SplitRow &s, SplitLists &lists, Score score) {
+                                     PickRow &s, PickLists &lists, Score score) {
     const int64_t r = blockIdx.y;
     wait_for_kernel_before();
     /* What the first blocks want is loaded before the row's length and count are known. */
@@ -330,16 +330,16 @@ __device__ inline void consume_split(const tamis_sparse_mqa_logits_args &a,
 
 struct SplitShared {
     FastQuery query;
-    SplitRow row;
-    SplitLists lists;
+    PickRow row;
+    PickLists lists;
 };
 
 struct CopiedShared {
     FastQuery query;
-    SplitRow row;
+    PickRow row;
     union {
         CopiedK k[kSplitWarps];
-        SplitLists lists; /* once the row is scored */
+        PickLists lists; /* once the row is scored */
     };
 };
 

@@ -40,10 +40,10 @@ struct SplitMemory {
     float weights[4][8]; /* of chain c: heads 2 c, 2 c + 1, 8 + 2 c, .. */
     /* Of each warp: all blocks are there, with all positions, and nothing is rounded. */
     alignas(4) uint8_t plain[kSplitWarps];
-    SplitRow row;
+    PickRow row;
     union {
         SplitWarp warps[kSplitWarps];
-        SplitLists lists; /* once the row is scored */
+        PickLists lists; /* once the row is scored */
     };
 };
 

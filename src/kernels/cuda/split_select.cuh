@@ -13,10 +13,7 @@ namespace tamis {
 
 /* One CTA a multiprocessor: 128 registers, and as many threads as that leaves to select. */
 constexpr int kSplitThreads = kPickThreads, kSplitWarps = kPickWarps;
-constexpr int kSplitColumns = kPickColumns;
 constexpr uint32_t kNoScore = 0xFFFFFFFFu; /* where a column has none: a NaN, which no score is */
-using SplitRow = PickRow;
-using SplitLists = PickLists;
 
 /* Predicates, not branches: a warp's loads go out together. */
 __device__ inline float load_if(const float *at, uint32_t yes) {
@@ -108,7 +105,7 @@ __device__ inline void write_none(const RowOutput &out, uint32_t from) {
  * Selects a row of `columns` from its scores and writes it. Whole CTA, from a barrier. A function
  * of its own: what scoring had in registers or put aside is not in the way.
  */
-__device__ __noinline__ void select_row(SplitRow &s, SplitLists &lists, const float *scores,
+__device__ __noinline__ void select_row(PickRow &s, PickLists &lists, const float *scores,
                                         int columns, const int32_t *blocks, const int32_t *pages,
                                         uint32_t page_shift, RowOutput out) {
     const uint32_t taken = take_best(s, lists, ScratchScores(scores, columns), out.topk);
