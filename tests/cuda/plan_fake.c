@@ -521,8 +521,8 @@ static void dense_tiles(void **state) {
     assert_int_equal(dense_launches(l, TAMIS_SPARSE_OFF, 17), 1 + 2);      /* 400 * 17 floats */
 }
 
-/* What score kernels make of the longest row that there is: every row in one of the tiles that are
- * queued, and its line inside the room. */
+/* What score kernels make of the longest row that there is, and of decoded K at the end of what
+ * lies behind their room: every row in one of the tiles that are queued, and its line before K. */
 static void lines(void **state) {
     (void)state;
     seed(10);
@@ -530,13 +530,19 @@ static void lines(void **state) {
         const uint32_t most = 32 * (uint32_t)(1 + random_below(trial % 3 ? 800 : 9));
         const uint32_t rows = 1 + (uint32_t)random_below(trial % 5 ? 900 : 8192);
         const uint32_t room = most + (uint32_t)random_below((int64_t)most * (trial % 2 ? 40 : 900));
-        const uint32_t wider = room + (uint32_t)random_below((int64_t)2 * room);
+        const uint32_t capacity = trial % 4 ? (uint32_t)random_below(1 << 20) / 64 * 64 : 0;
+        const uint32_t decoded = (uint32_t)random_below(capacity + 1) / 64 * 64;
+        const tamis_score_tile tile = {.room = room,
+                                       .spare = (uint32_t)random_below(64) + 32 * capacity};
         const uint32_t longest = (uint32_t)random_below(most + 1);
         const uint32_t queued = tamis_score_rows(rows, most, room);
         const uint32_t stride = tamis_score_stride(longest, most);
-        const uint32_t each = tamis_score_rows(rows, stride, trial % 4 ? room : wider);
+        const uint32_t wider = tamis_score_room(&tile, decoded);
+        const uint32_t each = tamis_score_rows(rows, stride, wider);
         assert_true(stride >= longest && stride <= most && stride % 32 == 0);
-        assert_true((uint64_t)each * stride <= (trial % 4 ? room : wider));
+        assert_true(wider >= room && wider <= room + tile.spare - 32 * decoded);
+        assert_true(decoded == capacity || wider == room + tile.spare - 32 * decoded);
+        assert_true((uint64_t)each * stride <= wider);
         assert_true((rows + each - 1) / each <= (rows + queued - 1) / queued);
         assert_true(each % TAMIS_TILE_RUN == 0 || each < TAMIS_TILE_RUN || each == rows);
     }
