@@ -47,14 +47,16 @@ void split(const tamis_sparse_mqa_logits_args &a, const tamis_selection &out, ui
            int parts, int how, cudaStream_t stream = 0) {
     const int at_once = 64 * parts, part = ((int)a.width + at_once - 1) / at_once;
     const int steps = how == kWgmma ? part : how % kGroups;
-    const size_t shared = how == kWgmma              ? sizeof(tamis::hopper::SplitMemory)
-                          : how > 0 && how < kGroups ? sizeof(tamis::CopiedShared)
-                                                     : sizeof(tamis::SplitShared);
-    (how == kWgmma ? tamis_consume_split_sm90
-     : how > 0 && how < kGroups
-         ? tamis_consume_copied_smxx
-         : tamis_consume_split_smxx)<<<dim3((unsigned)parts, (unsigned)a.rows.count),
-                                       tamis::kSplitThreads, shared, stream>>>(
+    auto *kernel = tamis_consume_split_smxx;
+    size_t shared = sizeof(tamis::SplitShared);
+    if (how == kWgmma) {
+        kernel = tamis_consume_split_sm90;
+        shared = sizeof(tamis::hopper::SplitMemory);
+    } else if (how > 0 && how < kGroups) {
+        kernel = tamis_consume_copied_smxx;
+        shared = sizeof(tamis::CopiedShared);
+    }
+    kernel<<<dim3((unsigned)parts, (unsigned)a.rows.count), tamis::kSplitThreads, shared, stream>>>(
         a, out, done, nullptr, steps, tamis_gate_args{});
 }
 

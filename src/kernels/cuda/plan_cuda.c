@@ -98,7 +98,16 @@ static const tamis_auto_band bands[2][8] = {
      {185, 6, 8, 1},
      {133, 2, 9, 1},
      {0}}};
-enum { WIDEST_BAND = 14 };
+
+static int64_t widest_band(void) {
+    int32_t widest = 0;
+    for (int decoded = 0; decoded < 2; decoded++) {
+        for (const tamis_auto_band *band = bands[decoded]; band->rows > 0; band++) {
+            widest = band->to > widest ? band->to : widest;
+        }
+    }
+    return widest;
+}
 
 /* Whether runs of neighbouring rows of a request, which are scored together, are full but for a
  * quarter of them, as far as all requests have as many. */
@@ -126,12 +135,16 @@ static int64_t pool_of(const tamis_model *model) {
 }
 
 static tamis_dense_rows auto_rows(const tamis_cuda_plan *plan, int decoded, int64_t longest) {
+    const tamis_dense_rows none = {-1, -1};
     const int64_t pool = pool_of(&plan->indexer->model);
     const tamis_auto_band *band = plan->requests > 0 ? band_of(plan, decoded) : NULL;
-    const int64_t from = band ? band->from * pool / TAMIS_CUDA_AUTO_PARTS : 0;
-    const int64_t to = band ? band->to * pool / TAMIS_CUDA_AUTO_PARTS : -1;
-    if (longest <= from || to < from || (longest > to && !band->mixed)) {
-        return (tamis_dense_rows){-1, -1};
+    if (band == NULL) {
+        return none;
+    }
+    const int64_t from = band->from * pool / TAMIS_CUDA_AUTO_PARTS;
+    const int64_t to = band->to * pool / TAMIS_CUDA_AUTO_PARTS;
+    if (longest <= from || (longest > to && !band->mixed)) {
+        return none;
     }
     /* Where none can be too long, the other route is not queued for short ones. */
     return (tamis_dense_rows){longest > to ? from : -1, to};
@@ -184,7 +197,7 @@ int64_t tamis_cuda_dense_longest(const tamis_indexer *indexer, const tamis_plan_
     case TAMIS_SPARSE_OFF:
         return longest;
     case TAMIS_SPARSE_AUTO:
-        return tamis_least(WIDEST_BAND * pool / TAMIS_CUDA_AUTO_PARTS, longest);
+        return tamis_least(widest_band() * pool / TAMIS_CUDA_AUTO_PARTS, longest);
     default:
         return 0;
     }

@@ -36,7 +36,7 @@ tamis_gate_args tamis_cuda_gate_of(const tamis_layer_run *run) {
     gate.rows = rows->count;
     gate.limit = run->limit;
     gate.above = run->dense_rows.above;
-    gate.border = run->dense_rows.most;
+    gate.most = run->dense_rows.most;
     gate.k_size = run->layer.args->k.size;
     gate.layer = run->layer.args->layer;
     gate.source = run->layer.role.role == TAMIS_ROLE_CONSUMER ? run->layer.role.source : -1;

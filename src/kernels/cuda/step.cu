@@ -132,7 +132,7 @@ extern "C" __global__ void __launch_bounds__(256)
         int64_t start = a.ks ? a.ks[r] : 0, end = a.ke[r];
         end = fault ? start : tamis::clamp(end, start, max(start, a.limit));
         const int64_t length = end - start;
-        const bool dense = a.gated[1] && length <= a.border && (length == 0 || length > a.above);
+        const bool dense = a.gated[1] && length <= a.most && (length == 0 || length > a.above);
         a.gated[0][r] = (int32_t)(dense ? start : end);
         if (a.gated[1]) {
             a.gated[1][r] = (int32_t)(dense ? end : start);

@@ -61,7 +61,7 @@ typedef struct tamis_gate_args {
     uint32_t *status;  /* sticky, host memory: TAMIS_CUDA_PLAN_* | layer << 8 */
     int64_t rows;
     int64_t limit;         /* positions that K holds */
-    int64_t above, border; /* positions of a row of the dense route: more, or none, and at most */
+    int64_t above, most;   /* positions of a row of the dense route: more, or none, and at most */
     int64_t k_size;        /* of the layer's cache */
     int32_t layer, source; /* source: whose blocks a consumer needs; else -1 */
     /* Decoded K for a consumer: first where it is of this step and from `from`, else -1. */

@@ -126,18 +126,21 @@ extern "C" __global__ void __launch_bounds__(tamis::kSelectThreads)
 
 namespace tamis {
 
-/* What lies there where `sign` is not negative, else a NaN; an id, else -1. Predicates, not
- * branches: a warp's loads go out together. */
-__device__ inline float score_if(const float *at, int32_t sign) {
-    float x = __uint_as_float(TAMIS_NAN_BITS);
+/* What lies there where `sign` is not negative, else `none`. Predicates, not branches: a warp's
+ * loads go out together. */
+__device__ inline uint32_t word_if(const void *at, int32_t sign, uint32_t none) {
 #ifdef __CUDA_ARCH__
-    asm volatile("{.reg .pred p; setp.ge.s32 p,%2,0; @p ld.global.nc.f32 %0,[%1];}"
-                 : "+f"(x)
+    asm volatile("{.reg .pred p; setp.ge.s32 p,%2,0; @p ld.global.nc.u32 %0,[%1];}"
+                 : "+r"(none)
                  : "l"(at), "r"(sign));
+    return none;
 #else
-    x = sign >= 0 ? *at : x;
+    return sign >= 0 ? *(const uint32_t *)at : none;
 #endif
-    return x;
+}
+/* A score, else a NaN. */
+__device__ inline float score_if(const float *at, int32_t sign) {
+    return __uint_as_float(word_if(at, sign, TAMIS_NAN_BITS));
 }
 __device__ inline float score_if(const uint16_t *at, int32_t sign) {
     uint32_t x = TAMIS_NAN_BITS >> 16;
@@ -150,16 +153,9 @@ __device__ inline float score_if(const uint16_t *at, int32_t sign) {
 #endif
     return __uint_as_float(x << 16);
 }
+/* An id, else -1. */
 __device__ inline int32_t id_if(const int32_t *at, int32_t sign) {
-    int32_t id = -1;
-#ifdef __CUDA_ARCH__
-    asm volatile("{.reg .pred p; setp.ge.s32 p,%2,0; @p ld.global.nc.s32 %0,[%1];}"
-                 : "+r"(id)
-                 : "l"(at), "r"(sign));
-#else
-    id = sign >= 0 ? *at : id;
-#endif
-    return id;
+    return (int32_t)word_if(at, sign, 0xFFFFFFFFu);
 }
 
 /* Scores of a row of at most kPickColumns columns. Those of a thread lie at one place of their
@@ -190,11 +186,18 @@ struct PoolScores {
         return wide ? score_if((const float *)logits + at, at)
                     : score_if((const uint16_t *)logits + at, at);
     }
+    /* Scores that lie there, where that is not negative. */
+    template <class T, int N>
+    __device__ void load_at(const int32_t (&at)[N], float (&to)[N]) const {
+#pragma unroll
+        for (int i = 0; i < N; i++) {
+            to[i] = score_if((const T *)logits + at[i], at[i]);
+        }
+    }
     template <class T> __device__ void load_as(float (&x)[kOwnColumns]) const {
-        const T *const from = (const T *)logits;
         const int last = columns - 1;
         if (!blocks) {
-            const T *const own = from + threadIdx.x;
+            const T *const own = (const T *)logits + threadIdx.x;
 #pragma unroll
             for (int half = 0; half < 2; half++) { /* what sets the bound first */
 #pragma unroll
@@ -216,10 +219,7 @@ struct PoolScores {
             at[i] = position((int)threadIdx.x, at[i]);
             at[i] = gather || at[i] < 0 ? at[i] : own_column(i);
         }
-#pragma unroll
-        for (int i = 0; i < kOwnColumns; i++) {
-            x[i] = score_if(from + at[i], at[i]);
-        }
+        load_at<T>(at, x);
     }
     __device__ void load(float (&x)[kOwnColumns]) const {
         wide ? load_as<float>(x) : load_as<uint16_t>(x);
@@ -252,17 +252,7 @@ struct PoolScores {
                 at[k] = position((int)threadIdx.x, at[k]);
             }
         }
-        if (wide) {
-#pragma unroll
-            for (int k = 0; k < N; k++) {
-                to[k] = score_if((const float *)logits + at[k], at[k]);
-            }
-        } else {
-#pragma unroll
-            for (int k = 0; k < N; k++) {
-                to[k] = score_if((const uint16_t *)logits + at[k], at[k]);
-            }
-        }
+        wide ? load_at<float>(at, to) : load_at<uint16_t>(at, to);
     }
 };
 
