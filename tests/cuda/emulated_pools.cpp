@@ -13,6 +13,7 @@
 #include <stdio.h>
 #include <vector>
 
+#include "guarded_picks.h"
 #include "kernels/cuda/topk.cu"
 #include "unlucky.h"
 
@@ -24,7 +25,6 @@ namespace {
 
 constexpr int kPage = 64, kFar = -77; /* what no output may be */
 constexpr int kRequests = 3;
-constexpr uint8_t kGarbage = 0xA5;
 
 struct Case {
     uint64_t seed;
@@ -232,15 +232,7 @@ void make_args(Case &c, int64_t stride) {
     c.own.blocks = c.listed ? c.hidden.data() : nullptr;
 }
 
-struct PoolShared {
-    uint32_t before[16];
-    PickRow row;
-    uint32_t between[16];
-    PickLists lists;
-    uint32_t after[16];
-};
-
-PoolShared shared;
+GuardedPicks shared;
 const Case *running;
 tamis_score_tile running_tile;
 
@@ -252,17 +244,6 @@ void run_kernel() {
         topk_pool(running->own, how, INT32_MAX, running_tile, shared.row, shared.lists);
     } else {
         tamis_topk_smxx(running->own, how, INT32_MAX, running_tile);
-    }
-}
-
-void surroundings_stay(const char *name) {
-    for (int i = 0; i < 16; i++) {
-        for (uint32_t word : {shared.before[i], shared.between[i], shared.after[i]}) {
-            if (word != 0x01010101u * kGarbage) {
-                is_right(name, "shared memory outside");
-                exit(1);
-            }
-        }
     }
 }
 
@@ -284,9 +265,12 @@ Output run_ctas(Case &c, const tamis_score_tile &tile, const char *name) {
         }
         for (int i = 0; i < c.ctas; i++) {
             blockIdx = {(uint32_t)i, 0, 0};
-            memset((void *)&shared, kGarbage, sizeof shared);
+            shared.spoil();
             emulated::cta().run(512, c.seed + (uint64_t)i, run_kernel, name);
-            surroundings_stay(name);
+            if (!shared.surroundings_stay()) {
+                is_right(name, "shared memory outside");
+                exit(1);
+            }
         }
     }
     return out;

@@ -14,6 +14,7 @@
 #include <stdio.h>
 #include <vector>
 
+#include "guarded_picks.h"
 #include "kernels/cuda/split_select.cuh"
 #include "unlucky.h"
 
@@ -21,7 +22,6 @@ using namespace tamis;
 
 namespace {
 
-constexpr uint32_t kCanary = 0xC0FFEE11u;
 constexpr uint32_t kInfinite = 0x7F800000u; /* a score that would win */
 
 /* Which columns have no key, as positions past a row's end and ids out of range have none. */
@@ -99,15 +99,7 @@ Case make_case(uint64_t seed) {
 
 /* ---- the CTA ---- */
 
-struct Guarded {
-    uint32_t before[16];
-    PickRow row;
-    uint32_t between[16];
-    PickLists lists;
-    uint32_t after[16];
-};
-
-Guarded shared;
+GuardedPicks shared;
 alignas(16) uint32_t given[kPickColumns + 64];
 int32_t blocks[kMaxWidth], pages[3 * kMaxWidth / 4 + 1], positions[kPickColumns + 1], count;
 int64_t slots[kPickColumns + 1];
@@ -132,14 +124,7 @@ void select_given() {
 
 /* ---- the same as rows of pools (topk.cu) ---- */
 
-struct GuardedPool {
-    uint32_t before[16];
-    PickRow row;
-    PickLists lists;
-    uint32_t after[16];
-};
-
-GuardedPool shared_pool;
+GuardedPicks shared_pool;
 uint32_t pool_counts[2];
 uint16_t pool_columns[2][kPickColumns];
 
@@ -176,15 +161,10 @@ void select_pools() {
 }
 
 void prepare(const Case &c) {
-    memset(&shared, 0xA5, sizeof shared);
-    for (int i = 0; i < 16; i++) {
-        shared.before[i] = shared.between[i] = shared.after[i] = kCanary;
-    }
-    memset((void *)&shared_pool, 0x5A, sizeof shared_pool);
+    shared.spoil();
+    shared_pool.spoil();
     memset(pool_columns, 0xFF, sizeof pool_columns);
     slowly[0] = slowly[1] = false;
-    std::fill(shared_pool.before, shared_pool.before + 16, kCanary);
-    std::fill(shared_pool.after, shared_pool.after + 16, kCanary);
     std::fill(given, given + LENGTH(given), kInfinite);
     std::copy(c.given.begin(), c.given.end(), given);
     for (int i = 0; i < kMaxWidth; i++) {
@@ -243,13 +223,7 @@ const char *wrong(const std::vector<int> &best) {
     if (positions[running->topk] != -77 || slots[running->topk] != -77) {
         return "what lies behind topk";
     }
-    for (int i = 0; i < 16; i++) {
-        if (shared.before[i] != kCanary || shared.between[i] != kCanary ||
-            shared.after[i] != kCanary) {
-            return "shared memory outside";
-        }
-    }
-    return nullptr;
+    return shared.surroundings_stay() ? nullptr : "shared memory outside";
 }
 
 const char *wrong_pools() {
@@ -260,12 +234,7 @@ const char *wrong_pools() {
             return row ? "the pool's second row" : "the pool's first row";
         }
     }
-    for (int i = 0; i < 16; i++) {
-        if (shared_pool.before[i] != kCanary || shared_pool.after[i] != kCanary) {
-            return "shared memory outside the pool";
-        }
-    }
-    return nullptr;
+    return shared_pool.surroundings_stay() ? nullptr : "shared memory outside the pool";
 }
 
 /* Rows such as models have: normal scores, all there, a quarter of which or fewer are wanted. */
