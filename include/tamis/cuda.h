@@ -194,13 +194,13 @@ TAMIS_API tamis_status tamis_cuda_plan_create(const tamis_cuda *cuda, const tami
 TAMIS_API void tamis_cuda_plan_destroy(tamis_cuda_plan *plan);
 
 /*
- * Queues the making of a step: two kernels. Arrays of `batch` lie on the device; requests, tokens
- * and padded_rows are capacities: requests behind the last may have no tokens, and rows that
- * query_start does not reach are padding. Contexts are cut to max_context; starts that do not
- * ascend give padding or rows of some request, never anything out of bounds. The step's arrays and
- * counts lie on the device, its `plan` is NULL, and its counts' serial, not the struct's, is what
- * stamps compare: a replayed graph advances it. Errors as tamis_step_make, as far as no array is
- * read.
+ * Queues the making of a step: a kernel, two for more than 256 rows. Arrays of `batch` lie on the
+ * device; requests, tokens and padded_rows are capacities: requests behind the last may have no
+ * tokens, and rows that query_start does not reach are padding. Contexts are cut to max_context;
+ * starts that do not ascend give padding or rows of some request, never anything out of bounds. The
+ * step's arrays and counts lie on the device, its `plan` is NULL, and its counts' serial, not the
+ * struct's, is what stamps compare: a replayed graph advances it. Errors as tamis_step_make, as far
+ * as no array is read.
  *
  * Lengths are cut to what page_table_width holds, all that the host knows of them: one that is no
  * wider than the step's longest context (the stride may be) lets layers queue less, and "auto" one

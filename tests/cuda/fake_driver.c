@@ -67,10 +67,14 @@ ENTRY(cuLaunchKernel, (tamis_cu_handle function, unsigned grid_x, unsigned grid_
     (void)block_x;
     (void)block_y;
     (void)block_z;
-    (void)parameters;
     (void)extra;
     machine.launches++;
-    machine.seen += machine.watched && function == machine.watched;
+    if (machine.watched && function == machine.watched) {
+        machine.seen++;
+        if (machine.look) {
+            machine.look(parameters);
+        }
+    }
     machine.grid_x = grid_x;
     machine.grid_y = grid_y;
     machine.shared = shared_bytes;

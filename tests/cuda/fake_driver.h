@@ -11,9 +11,10 @@ typedef struct fake_machine {
     int loaded, unloaded, launches;       /* calls */
     void *stream;                         /* of the last launch */
     unsigned grid_x, grid_y, shared;
-    tamis_cu_handle watched; /* a kernel */
-    int seen;                /* launches of it */
-    int early;               /* launches that did not wait for the kernel before */
+    tamis_cu_handle watched;         /* a kernel */
+    int seen;                        /* launches of it */
+    void (*look)(void **parameters); /* at each of those, or NULL */
+    int early;                       /* launches that did not wait for the kernel before */
 } fake_machine;
 
 /* The one machine there is; tests find it by dlsym. */

@@ -193,7 +193,7 @@ static void steps(void **state) {
     counting_end();
     succeeded(status, &e, __LINE__);
     assert_int_equal(counting_calls(), 0);
-    assert_int_equal(machine->launches, launches + 2);
+    assert_int_equal(machine->launches, launches + 1); /* one CTA has all rows */
     assert_ptr_equal(machine->stream, far);
     tamis_cuda_plan_destroy(plan);
     tamis_indexer_destroy(indexer);
@@ -245,13 +245,13 @@ static void runs(void **state) {
     refuse(source(NULL, &step, &good, NULL, &e), TAMIS_ERROR_ARGUMENT, &e, "plan");
     refuse(source(plan, &step, NULL, NULL, &e), TAMIS_ERROR_ARGUMENT, &e, "args");
     assert_int_equal(machine->launches, launches);
-    /* gate; scores, publish, scores, topk; stamp. gate; scores, topk. */
+    /* gate; scores, publish, scores, topk. gate; scores, topk. */
     counting_reset();
     counting_begin();
     tamis_status status = source(plan, &step, &good, NULL, &e);
     counting_end();
     succeeded(status, &e, __LINE__);
-    assert_int_equal(machine->launches, launches + 6);
+    assert_int_equal(machine->launches, launches + 5);
     out.blocks = NULL;
     good = layers_args(l, LAYER_CONSUMER, &out);
     counting_begin();
@@ -259,7 +259,7 @@ static void runs(void **state) {
     counting_end();
     succeeded(status, &e, __LINE__);
     assert_int_equal(counting_calls(), 0);
-    assert_int_equal(machine->launches, launches + 9);
+    assert_int_equal(machine->launches, launches + 8);
     tamis_cuda_plan_destroy(plan);
     tamis_cuda_plan_destroy(other);
     tamis_indexer_destroy(indexer);
@@ -312,11 +312,11 @@ static void routes(void **state) {
     band = &none;
     assert_int_equal(launched(l, TAMIS_SPARSE_AUTO, 300, LAYER_CONSUMER), 3);
     band = &both;
-    assert_int_equal(launched(l, TAMIS_SPARSE_AUTO, 300, LAYER_SOURCE), 6);
+    assert_int_equal(launched(l, TAMIS_SPARSE_AUTO, 300, LAYER_SOURCE), 5);
     l = layers_make(fast, one, COUNT(one)); /* rows enough for the machine's 8 multiprocessors */
     assert_int_equal(launched(l, TAMIS_SPARSE_ON, 300, LAYER_CONSUMER), 1); /* gate and all */
     assert_int_equal(launched(l, TAMIS_SPARSE_AUTO, 300, LAYER_CONSUMER), 4);
-    assert_int_equal(launched(l, TAMIS_SPARSE_ON, 300, LAYER_SOURCE), 5);
+    assert_int_equal(launched(l, TAMIS_SPARSE_ON, 300, LAYER_SOURCE), 4);
 }
 
 /* The routes of a consumer whose plan may have rows of both, when its page tables bound lengths to
@@ -409,36 +409,56 @@ static void bands(void **state) {
     }
 }
 
-/* Of a source whose plan has room for `rows` rows of a stretch and block maxima of `maxima`. */
+/* How many lists were queued, how many with a stamp, the last one of these. */
+static int lists, stamps, last_stamp;
+
+static void look_at_lists(void **parameters) {
+    const tamis_publish_job *job = parameters[0];
+    lists++;
+    stamps += job->stamp.stamp != NULL;
+    last_stamp = job->stamp.stamp ? lists : last_stamp;
+}
+
+/* Of a source whose plan has room for `rows` rows of a stretch and block maxima of `maxima`: its
+ * last lists have the stamp, and no others. */
 static int source_launches(const layers *l, int64_t rows, int64_t maxima, int64_t max_context) {
     tamis_indexer *indexer = layers_indexer(l, "auto", TAMIS_SPARSE_ON);
     tamis_cuda_plan *plan = plan_for(l, indexer, l->batch.tokens, max_context);
     plan->room.rows = rows;
     plan->room.maxima =
         maxima * tamis_maxima_units(plan->longest, l->shape.block) * TAMIS_MAXIMA_UNIT;
+    lists = stamps = last_stamp = 0;
+    machine->watched = (void *)machine; /* which none is */
+    machine->look = look_at_lists;
+    cuda->kernels[TAMIS_CUDA_publish_smxx] = machine->watched;
     int launches = launches_of(plan, l, LAYER_SOURCE, l->batch.tokens);
+    cuda->kernels[TAMIS_CUDA_publish_smxx] = NULL;
+    machine->watched = NULL;
+    machine->look = NULL;
+    assert_int_equal(stamps, 1);
+    assert_int_equal(last_stamp, lists);
     tamis_cuda_plan_destroy(plan);
     tamis_indexer_destroy(indexer);
     return launches;
 }
 
-/* gate and stamp; of a stretch: a cut where it is the device's, maxima and lists of each tile, then
- * scores and topk. Tables narrower than the plan's contexts bound lengths. */
+/* gate; of a stretch: a cut where it is the device's, maxima and lists of each tile, then scores
+ * and topk. Tables narrower than the plan's contexts bound lengths. */
 static void tiles(void **state) {
     static const request one[] = {{400, 100}};
     (void)state;
     seed(7);
     layers *l = layers_make(sizes, one, 1);
-    assert_int_equal(source_launches(l, 100, 100, 400), 2 + 2 + 2);
-    assert_int_equal(source_launches(l, 100, 99, 400), 2 + 1 + 2 * 2 + 2);
-    assert_int_equal(source_launches(l, 100, 28, 400), 2 + 1 + 2 * 5 + 2);
-    assert_int_equal(source_launches(l, 100, 16, 400), 2 + 1 + 2 * 13 + 2);
-    assert_int_equal(source_launches(l, 100, 15, 400), 2 + 2 * 13 + 2);
-    assert_int_equal(source_launches(l, 100, 7, 400), 2 + 2 * 15 + 2);
-    assert_int_equal(source_launches(l, 100, 1, 400), 2 + 2 * 100 + 2);
-    assert_int_equal(source_launches(l, 40, 40, 400), 2 + 3 * 4);
-    assert_int_equal(source_launches(l, 40, 28, 400), 2 + 2 * (1 + 2 * 2 + 2) + 4);
-    assert_int_equal(source_launches(l, 100, 1, 1 << 20), 2 + 2 + 2);
+    assert_int_equal(source_launches(l, 100, 100, 400), 1 + 2 + 2);
+    assert_int_equal(source_launches(l, 100, 99, 400), 1 + 1 + 2 * 2 + 2);
+    assert_int_equal(source_launches(l, 100, 28, 400), 1 + 1 + 2 * 5 + 2);
+    assert_int_equal(source_launches(l, 100, 16, 400), 1 + 1 + 2 * 13 + 2);
+    assert_int_equal(source_launches(l, 100, 15, 400), 1 + 2 * 13 + 2);
+    assert_int_equal(source_launches(l, 100, 7, 400), 1 + 2 * 15 + 2);
+    assert_int_equal(source_launches(l, 100, 1, 400), 1 + 2 * 100 + 2);
+    assert_int_equal(source_launches(l, 40, 40, 400), 1 + 3 * 4);
+    assert_int_equal(source_launches(l, 40, 28, 400), 1 + 2 * (1 + 2 * 2 + 2) + 4);
+    assert_int_equal(source_launches(l, 100, 1, 1 << 20), 1 + 2 + 2);
 }
 
 /* Of a consumer whose plan has scratch for the scores of `fit` rows as long as any of the dense

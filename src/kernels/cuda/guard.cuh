@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * guard.cuh: whether a layer's rows and blocks are those of the step (step_args.h). Every CTA that
- * asks waits for memory, so that a warp asks for all of it at once.
+ * guard.cuh: whether a layer's rows and blocks are those of the step (step_args.h), and the stamp.
+ * Every CTA that asks waits for memory, so that a warp asks for all of it at once.
  */
 #ifndef TAMIS_CUDA_GUARD_CUH
 #define TAMIS_CUDA_GUARD_CUH
@@ -49,6 +49,22 @@ __device__ inline void report(uint32_t *status, uint32_t fault, int32_t layer) {
     if (*word == 0) {
         *word = fault | (uint32_t)layer << 8;
         __threadfence_system();
+    }
+}
+
+/* Marks the step's blocks as published, if that is asked for: one thread of the grid, the last of a
+ * CTA, which has least to do. */
+__device__ inline void put_stamp(const tamis_stamp_args &a) {
+    if (a.stamp == nullptr || blockIdx.x > 0 || threadIdx.x != blockDim.x - 1) {
+        return;
+    }
+    const bool twice = a.stamp->serial == a.counts->serial;
+    a.stamp->serial = a.counts->serial;
+    a.stamp->rows = a.rows;
+    a.stamp->k_size = a.k_size;
+    a.stamp->layer = twice ? TAMIS_STAMP_TWICE : a.layer;
+    if (twice) {
+        report(a.status, TAMIS_CUDA_PLAN_PUBLISHED_TWICE, a.layer);
     }
 }
 

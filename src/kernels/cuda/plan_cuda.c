@@ -400,8 +400,10 @@ static tamis_status queue_step(const tamis_cuda_plan *plan, const tamis_batch *b
     fill.max_context = plan->limits.max_context;
     fill.requests = batch->requests;
     fill.decode_threshold = 1 + plan->limits.draft_tokens;
-    TAMIS_TRY(
-        tamis_cuda_launch(plan->cuda, TAMIS_CUDA_step_begin_smxx, one, stream, parameters, error));
+    if (grid.x != 1) {
+        TAMIS_TRY(tamis_cuda_launch(plan->cuda, TAMIS_CUDA_step_begin_smxx, one, stream, parameters,
+                                    error));
+    }
     return tamis_cuda_launch(plan->cuda, TAMIS_CUDA_step_rows_smxx, grid, stream, parameters,
                              error);
 }

@@ -95,18 +95,16 @@ tamis_status tamis_cuda_queue_raise(const tamis_layer_run *run, tamis_error *err
                              error);
 }
 
-tamis_status tamis_cuda_queue_stamp(const tamis_layer_run *run, tamis_error *error) {
+tamis_stamp_args tamis_cuda_stamp_of(const tamis_layer_run *run) {
     const tamis_cuda_plan *plan = run->plan;
     tamis_stamp_args stamp = {0};
-    void *parameters[] = {&stamp};
     stamp.counts = plan->counts;
     stamp.stamp = plan->stamp;
     stamp.status = plan->status_device;
     stamp.rows = run->layer.rows.count;
     stamp.k_size = run->layer.args->k.size;
     stamp.layer = run->layer.args->layer;
-    return tamis_cuda_launch(plan->cuda, TAMIS_CUDA_stamp_smxx, (tamis_grid){1, 1, 0}, run->stream,
-                             parameters, error);
+    return stamp;
 }
 
 tamis_status tamis_cuda_queue_cut(const tamis_layer_run *run, const tamis_rows *rows,

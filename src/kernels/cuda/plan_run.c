@@ -4,8 +4,8 @@
  *
  *   source    gate, then K of requests with many rows decoded (raised_k.h), then per tile: block
  *             maxima -> publish, also the best topk + 1 blocks (docs/numerics.md: they hold the
- *             layer's own selection); behind the tiles of a stretch of rows: scores of those ->
- *             topk; then stamp
+ *             layer's own selection), the last tile's with the stamp; behind the tiles of a stretch
+ *             of rows: scores of those -> topk
  *   consumer  gate with the stamp, then per tile: scores of the placed blocks -> topk; on the dense
  *             route, after all tiles of the other, scores of everything -> topk of those at listed
  *             positions; of few rows all that is one kernel, which does the gate's work, too
@@ -28,6 +28,7 @@ typedef struct row_tile {
     int64_t r;
     tamis_row_tile of;       /* starts NULL: all */
     tamis_score_tile scores; /* routes NULL: all */
+    int last;                /* of the layer's */
     tamis_rows rows;
     tamis_query query;
     tamis_selection selection;
@@ -61,6 +62,7 @@ static row_tile tile_at(const tamis_layer_run *run, int64_t r, int64_t rows) {
     t.scores = (tamis_score_tile){0};
     t.rows = tamis_rows_at(&run->layer.rows, r);
     t.rows.count = tamis_least(left, rows);
+    t.last = r + t.rows.count == run->layer.rows.count;
     t.query = tamis_query_at(&run->layer.args->query, r);
     t.selection = tamis_selection_at(&run->layer.selection, r);
     return t;
@@ -191,6 +193,7 @@ static tamis_status queue_lists(const tamis_layer_run *run, const row_tile *t, i
         *list = list_to(run, published(run, t));
         list->copy = args->blocks ? args->blocks + t->r * args->blocks_stride : NULL;
         list->copy_stride = args->blocks_stride;
+        job.stamp = t->last ? tamis_cuda_stamp_of(run) : job.stamp;
     }
     if (selects) {
         job.list[source && !wider] = list_to(run, own(run, t));
@@ -367,7 +370,9 @@ static tamis_status queue_cut_tiles(const tamis_layer_run *run, int64_t units, t
     TAMIS_TRY(tamis_cuda_queue_cut(run, &t.rows, longest(run), tiles, error));
     t.of.starts = run->plan->tile_starts;
     t.of.at = run->plan->tile_at;
+    const int last = t.last;
     for (; t.of.index < tiles; t.of.index++) {
+        t.last = last && t.of.index == tiles - 1;
         TAMIS_TRY(source_tile(run, &t, error));
     }
     return TAMIS_OK;
@@ -423,8 +428,7 @@ tamis_status tamis_cuda_source_run(tamis_cuda_plan *plan, const tamis_step *step
         run.end = tamis_least(rows, run.first + plan->room.rows);
         TAMIS_TRY(queue_stretch(&run, error));
     }
-    return run.layer.role.role == TAMIS_ROLE_SOURCE ? tamis_cuda_queue_stamp(&run, error)
-                                                    : TAMIS_OK;
+    return TAMIS_OK;
 }
 
 /* Whether all that a consumer queues is one kernel of few rows. */

@@ -29,7 +29,7 @@ tamis_status tamis_cuda_queue_raise(const tamis_layer_run *run, tamis_error *err
 /* Rows of at most `longest` positions in `tiles` tiles: to plan->tile_starts and tile_at. */
 tamis_status tamis_cuda_queue_cut(const tamis_layer_run *run, const tamis_rows *rows,
                                   int64_t longest, int64_t tiles, tamis_error *error);
-/* Behind the last tile of a source. */
-tamis_status tamis_cuda_queue_stamp(const tamis_layer_run *run, tamis_error *error);
+/* Of a source's last lists. */
+tamis_stamp_args tamis_cuda_stamp_of(const tamis_layer_run *run);
 
 #endif

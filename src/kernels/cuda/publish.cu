@@ -8,6 +8,7 @@
  * guess. Where candidates do not fit (scores mostly equal), the cut is found over the maxima
  * themselves. By a cluster of CTAs they are read once and stay in registers.
  */
+#include "guard.cuh"
 #include "pool.cuh"
 #include "publish_args.h"
 
@@ -281,6 +282,7 @@ extern "C" __global__ void __launch_bounds__(tamis::kPublishThreads, 2)
     tamis_publish_smxx(const __grid_constant__ tamis_publish_job a) {
     extern __shared__ tamis::Item candidates[];
     __shared__ tamis::PublishShared<tamis::kPublishThreads> s;
+    tamis::put_stamp(a.stamp);
     tamis::pool_begin(s.pool);
     const tamis::TileRows rows = tamis::rows_of(a.tile, a.rows.count);
     for (int64_t r = rows.first + blockIdx.x; r < rows.end; r += gridDim.x) {
@@ -393,6 +395,7 @@ extern "C" __global__ void __cluster_dims__(tamis::kTeamSize)
     __shared__ tamis::PublishShared<kThreads> s;
     __shared__ tamis::Spread spreads[tamis::kTeamSize];
     __shared__ uint32_t counts[2][tamis::kTeamSize];
+    tamis::put_stamp(a.stamp);
     const int64_t r = blockIdx.x / tamis::kTeamSize;
     const int lane = threadIdx.x & 31, rank = tamis::team_rank();
     const tamis::Row row = tamis::row_of(a.rows, r, INT32_MAX);

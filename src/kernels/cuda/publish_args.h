@@ -5,7 +5,7 @@
 
 #include <tamis/tamis.h>
 
-#include "kernels/cuda/tile_args.h"
+#include "kernels/cuda/step_args.h"
 
 /* A list of each row's best `width` blocks; what is NULL is not written. */
 typedef struct tamis_block_list {
@@ -28,6 +28,7 @@ typedef struct tamis_publish_job {
     int64_t limit;            /* positions that maxima are there for */
     uint32_t *zeroed;         /* [R] words made 0, or NULL */
     tamis_block_list list[2];
+    tamis_stamp_args stamp;
     int32_t block_size, reserved;
 } tamis_publish_job;
 

@@ -69,10 +69,8 @@ __device__ inline void raise_routes(const tamis_gate_args &a, uint32_t longest, 
     }
 }
 
-} // namespace tamis
-
-/* Begins a step: the next serial, empty counts. */
-extern "C" __global__ void tamis_step_begin_smxx(const __grid_constant__ tamis_step_fill a) {
+/* The next serial, empty counts. One thread. */
+__device__ inline void begin_step(const tamis_step_fill &a) {
     tamis_step_counts counts = {};
     counts.serial = a.counts->serial + 1;
     counts.rows = a.rows;
@@ -81,8 +79,22 @@ extern "C" __global__ void tamis_step_begin_smxx(const __grid_constant__ tamis_s
     *a.routes = tamis_routes{};
 }
 
+} // namespace tamis
+
+/* Begins a step of more rows than one CTA has. */
+extern "C" __global__ void tamis_step_begin_smxx(const __grid_constant__ tamis_step_fill a) {
+    tamis::begin_step(a);
+}
+
+/* One CTA begins the step, too. */
 extern "C" __global__ void __launch_bounds__(256)
     tamis_step_rows_smxx(const __grid_constant__ tamis_step_fill a) {
+    if (gridDim.x == 1) {
+        if (threadIdx.x == 0) {
+            tamis::begin_step(a);
+        }
+        __syncthreads();
+    }
     const int64_t step = (int64_t)gridDim.x * blockDim.x;
     for (int64_t base = (int64_t)blockIdx.x * blockDim.x; base < a.rows; base += step) {
         const int64_t r = base + threadIdx.x;
@@ -106,18 +118,6 @@ extern "C" __global__ void __launch_bounds__(256)
         }
         const bool decodes = fresh <= a.decode_threshold;
         tamis::count_warp(*a.counts, end, !padding && decodes, !padding && !decodes);
-    }
-}
-
-/* After the last tile of a publish. */
-extern "C" __global__ void tamis_stamp_smxx(const __grid_constant__ tamis_stamp_args a) {
-    bool twice = a.stamp->serial == a.counts->serial;
-    a.stamp->serial = a.counts->serial;
-    a.stamp->rows = a.rows;
-    a.stamp->k_size = a.k_size;
-    a.stamp->layer = twice ? TAMIS_STAMP_TWICE : a.layer;
-    if (twice) {
-        tamis::report(a.status, TAMIS_CUDA_PLAN_PUBLISHED_TWICE, a.layer);
     }
 }
 

@@ -38,11 +38,11 @@ typedef struct tamis_step_fill {
     int32_t decode_threshold; /* new tokens of a decode request at most */
 } tamis_step_fill;
 
-/* Marks the blocks of a step as published. */
+/* Marks the blocks of a step as published: the last kernel that writes any does it. */
 typedef struct tamis_stamp_args {
     const tamis_step_counts *counts;
-    tamis_device_stamp *stamp;
-    uint32_t *status; /* of the gate */
+    tamis_device_stamp *stamp; /* NULL: it does not */
+    uint32_t *status;          /* of the gate */
     int64_t rows, k_size;
     int32_t layer, reserved;
 } tamis_stamp_args;
