@@ -349,11 +349,11 @@ int check_all() {
                    (uint64_t)i);
     }
     printf("pools: %d cases, %d failures\n", kKinds * 36, failures);
-    static const int blocks[] = {131072, 1, 5, 513, 2048, 2049, 8191, 8193, 20000};
+    static const int blocks[] = {131072, 1, 5, 513, 2048, 2049, 8191, 8192, 8193, 20000};
     static const int widths[] = {2048, 512, 4096, 1}, owns[] = {513, 0, 4096, 1};
     int cases = 0;
     for (int k = 0; k < kKinds; k++) {
-        for (int b = 0; b < 9; b++) {
+        for (int b = 0; b < 10; b++) {
             for (int w = 0; w < (b == 0 && k ? 1 : 4); w++) {
                 for (int team = 0; team < 2; team++, cases++) {
                     check_publish(k, blocks[b], widths[w], owns[w], team, k + b + w,
@@ -451,8 +451,11 @@ void time_select() {
                    i < 2 ? "listed" : "plain ", rows, i % 2 ? "warm" : "cold", us, us * 1e3 / rows);
         }
     }
-    const int blocks = 131072;
-    for (int rows : {1, 8, 16, 32, 128, 512, 1024}) {
+}
+
+void time_lists(int blocks) {
+    Timer timer;
+    for (int rows : {1, 8, 16, 32, 128, 1024}) {
         std::vector<float> maxima((size_t)rows * blocks);
         random_bits bits(5);
         std::vector<float> some(1 << 20);
@@ -551,6 +554,10 @@ int main(int argc, char **argv) {
     }
     if (what == "time") {
         time_select();
+    } else if (what == "lists") {
+        for (int blocks : {2048, 4096, 8192, 16384, 131072}) {
+            time_lists(blocks);
+        }
     } else {
         time_decode();
     }

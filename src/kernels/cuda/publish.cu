@@ -6,7 +6,8 @@
  * of its best), then for the candidates at or above it, few more than are wanted. Of long rows the
  * bound is first guessed from a sample, and found over all where candidates say that it was a bad
  * guess. Where candidates do not fit (scores mostly equal), the cut is found over the maxima
- * themselves. By a cluster of CTAs they are read once and stay in registers.
+ * themselves. By a cluster of CTAs they are read once and stay in registers; a short row's are all
+ * candidates, of a CTA a list.
  */
 #include "guard.cuh"
 #include "pool.cuh"
@@ -382,91 +383,131 @@ __device__ inline void load_maxima(const Maxima &maxima, int start, int chunk,
     }
 }
 
-} // namespace tamis
+/* All of a short row's maxima, but for the newest, as candidates. */
+__device__ inline Found take_all(PublishShared<kTeamThreads> &s, const Maxima &maxima, Item *to) {
+    const int lane = threadIdx.x & 31, warp = threadIdx.x / 32;
+    uint32_t low = kAll, high = 0;
+    for (int i = threadIdx.x; i < maxima.n - 1; i += kTeamThreads) {
+        const uint32_t key = maxima.key_of(i, maxima.load(i));
+        to[i] = {key, (uint32_t)i};
+        low = min(low, key);
+        high = max(high, key);
+    }
+    low = __reduce_min_sync(kAll, low);
+    high = __reduce_max_sync(kAll, high);
+    if (lane == 0) {
+        s.above[0][warp] = low;
+        s.above[1][warp] = high;
+    }
+    __syncthreads();
+    return {to, (uint32_t)max(maxima.n - 1, 0), __reduce_min_sync(kAll, s.above[0][lane]),
+            __reduce_max_sync(kAll, s.above[1][lane])};
+}
 
-/* One cluster a row, for rows of at most 131,072 blocks in equal strides: each CTA lists its
- * candidates, then sends them to one CTA a list, which has all of them then. Dynamic shared memory:
- * the candidates of a row, and the CTA's own. */
-extern "C" __global__ void __cluster_dims__(tamis::kTeamSize)
-    __launch_bounds__(tamis::kTeamThreads, 1)
-        tamis_publish_team_sm90(const __grid_constant__ tamis_publish_job a) {
-    constexpr int kThreads = tamis::kTeamThreads, kQuads = tamis::kTeamQuads;
-    extern __shared__ tamis::Item candidates[];
-    __shared__ tamis::PublishShared<kThreads> s;
-    __shared__ tamis::Spread spreads[tamis::kTeamSize];
-    __shared__ uint32_t counts[2][tamis::kTeamSize];
-    tamis::put_stamp(a.stamp);
-    const int64_t r = blockIdx.x / tamis::kTeamSize;
-    const int lane = threadIdx.x & 31, rank = tamis::team_rank();
-    const tamis::Row row = tamis::row_of(a.rows, r, INT32_MAX);
-    tamis::Maxima maxima = tamis::maxima_of(a, nullptr, r, row);
-    const uint32_t most = (uint32_t)max(0, min(maxima.n, a.list[0].width) - 1);
-    maxima.newest = 0; /* the last of every list; so keys lie close together */
-    const int chunk = tamis::chunk_of(maxima.n, tamis::kTeamWarps * tamis::kTeamSize);
-    const int start = rank * tamis::kTeamWarps * chunk;
+static_assert(kTeamWarps == 32, "a lane a warp");
+
+/* What the cluster's CTAs tell each other. */
+struct TeamShared {
+    Spread spreads[kTeamSize];
+    uint32_t counts[2][kTeamSize];
+};
+
+/* A row's candidates in the first `lists` CTAs of its cluster: each CTA lists its own behind
+ * kCandidates items of its shared memory, then sends them there. Whole cluster. */
+__device__ inline Found take_together(PublishShared<kTeamThreads> &s, TeamShared &team,
+                                      const Maxima &maxima, uint32_t most, int lists,
+                                      Item *candidates) {
+    constexpr int kQuads = kTeamQuads;
+    const int lane = threadIdx.x & 31, rank = team_rank();
+    const int chunk = chunk_of(maxima.n, kTeamWarps * kTeamSize);
+    const int start = rank * kTeamWarps * chunk;
     const uint32_t full = chunk ? (uint32_t)(maxima.n / chunk) : 0;
     uint4 keys[kQuads];
-    tamis::load_maxima(maxima, start, chunk, keys);
+    load_maxima(maxima, start, chunk, keys);
     auto quad = [&](int i) { return keys[i]; };
-    tamis::pool_begin(s.pool);
-    tamis::Spread spread =
-        tamis::bound_of(s.pool, max(tamis::most_of(keys[0]), tamis::most_of(keys[2])),
-                        max(tamis::most_of(keys[1]), tamis::most_of(keys[3])),
-                        full ? (most + full - 1) / full : most);
-    tamis::team_sync(); /* every CTA has begun */
-    if (threadIdx.x < tamis::kTeamSize) {
-        tamis::at_rank(spreads, (int)threadIdx.x)[rank] = spread;
+    Spread spread =
+        bound_of(s.pool, max(most_of(keys[0]), most_of(keys[2])),
+                 max(most_of(keys[1]), most_of(keys[3])), full ? (most + full - 1) / full : most);
+    team_sync(); /* every CTA has begun */
+    if (threadIdx.x < kTeamSize) {
+        at_rank(team.spreads, (int)threadIdx.x)[rank] = spread;
     }
-    tamis::team_sync();
-    const tamis::Spread none = {0, tamis::kAll, 0};
-    spread = tamis::reduce(lane < tamis::kTeamSize ? spreads[lane] : none);
+    team_sync();
+    const Spread none = {0, kAll, 0};
+    spread = reduce(lane < kTeamSize ? team.spreads[lane] : none);
     uint32_t below = spread.sure < most ? 0 : spread.bound, low = below, top = spread.high;
     uint32_t marks[1], all, before, total;
-    tamis::Item *const own = candidates + tamis::kCandidates;
+    Item *const own = candidates + kCandidates;
     /* Where a part of the row has few good blocks, its warps' bounds let too many through: then the
      * bound is halved towards the best key until what reaches it fits, and is enough. */
     for (int round = 0;; round ^= 1) {
-        tamis::marks_above<kQuads>(below, chunk / 128, quad, marks);
-        const tamis::Ranks<kQuads> ranks = tamis::rank_marks<kThreads, kQuads>(s.pool.tied, marks);
+        marks_above<kQuads>(below, chunk / 128, quad, marks);
+        const Ranks<kQuads> ranks = rank_marks<kTeamThreads, kQuads>(s.pool.tied, marks);
         total = ranks.total;
-        if (threadIdx.x < tamis::kTeamSize) {
-            tamis::at_rank(counts[round], (int)threadIdx.x)[rank] = total;
+        if (threadIdx.x < kTeamSize) {
+            at_rank(team.counts[round], (int)threadIdx.x)[rank] = total;
         }
-        if (total <= tamis::kCandidates) {
-            tamis::list_marks<kQuads>(ranks, marks, chunk / 128, quad,
-                                      (uint32_t)(start + tamis::quad_column(chunk, 0)),
-                                      (uint32_t)__cvta_generic_to_shared(own));
+        if (total <= kCandidates) {
+            list_marks<kQuads>(ranks, marks, chunk / 128, quad,
+                               (uint32_t)(start + quad_column(chunk, 0)),
+                               (uint32_t)__cvta_generic_to_shared(own));
         }
-        tamis::team_sync();
-        const uint32_t mine = lane < tamis::kTeamSize ? counts[round][lane] : 0;
-        all = __reduce_add_sync(tamis::kAll, mine);
-        before = __reduce_add_sync(tamis::kAll, lane < rank ? mine : 0);
-        if (all >= most && all <= tamis::kCandidates) {
+        team_sync();
+        const uint32_t mine = lane < kTeamSize ? team.counts[round][lane] : 0;
+        all = __reduce_add_sync(kAll, mine);
+        before = __reduce_add_sync(kAll, lane < rank ? mine : 0);
+        if (all >= most && all <= kCandidates) {
             break;
         }
         (all < most ? top : low) = below;
         below = low + (top - low) / 2;
         if (below == low) { /* equal keys */
-            all = tamis::kAll;
+            all = kAll;
             break;
         }
     }
-    const int lists = a.list[1].width > 0 ? 2 : 1;
-    if (all <= tamis::kCandidates) {
+    if (all <= kCandidates) {
         for (int l = 0; l < lists; l++) {
-            const uint32_t to = tamis::shared_at_rank(candidates + before, l);
-            for (uint32_t i = threadIdx.x; i < total; i += kThreads) {
-                tamis::store_if(to + 8 * i, own[i].key, own[i].id, true);
+            const uint32_t to = shared_at_rank(candidates + before, l);
+            for (uint32_t i = threadIdx.x; i < total; i += kTeamThreads) {
+                store_if(to + 8 * i, own[i].key, own[i].id, true);
             }
         }
     }
-    tamis::team_sync();
+    team_sync();
+    return {candidates, all, below + 1, spread.high};
+}
+
+} // namespace tamis
+
+/* One cluster a row, for rows of at most 131,072 blocks in equal strides, one CTA of it a list. Of
+ * short rows nobody waits for another CTA. Dynamic shared memory: the candidates of a row, and the
+ * CTA's own. */
+extern "C" __global__ void __cluster_dims__(tamis::kTeamSize)
+    __launch_bounds__(tamis::kTeamThreads, 1)
+        tamis_publish_team_sm90(const __grid_constant__ tamis_publish_job a) {
+    extern __shared__ tamis::Item candidates[];
+    __shared__ tamis::PublishShared<tamis::kTeamThreads> s;
+    __shared__ tamis::TeamShared team;
+    tamis::put_stamp(a.stamp);
+    const int64_t r = blockIdx.x / tamis::kTeamSize;
+    const int rank = tamis::team_rank(), lists = a.list[1].width > 0 ? 2 : 1;
+    const tamis::Row row = tamis::row_of(a.rows, r, INT32_MAX);
+    tamis::Maxima maxima = tamis::maxima_of(a, nullptr, r, row);
+    const uint32_t most = (uint32_t)max(0, min(maxima.n, a.list[0].width) - 1);
+    maxima.newest = 0; /* the last of every list; so keys lie close together */
+    if (a.zeroed && rank == 0 && threadIdx.x == 0) {
+        a.zeroed[r] = 0;
+    }
+    tamis::pool_begin(s.pool);
+    tamis::Found found = {};
+    if (maxima.n > tamis::kCandidates) {
+        found = tamis::take_together(s, team, maxima, most, lists, candidates);
+    } else if (rank < lists) {
+        found = tamis::take_all(s, maxima, candidates);
+    }
     if (rank < lists) {
-        if (a.zeroed && rank == 0 && threadIdx.x == 0) {
-            a.zeroed[r] = 0;
-        }
-        tamis::write_best(s, a, a.list[rank], r, row, maxima,
-                          {candidates, all, below + 1, spread.high});
+        tamis::write_best(s, a, a.list[rank], r, row, maxima, found);
     }
 }
 #endif
