@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
-/* few.cuh: a consumer of few rows for bench programs, behind decode_sm90.cu: its launch, the call
- * that is timed, and graphs. */
+/* few.cuh: a consumer of few rows for bench programs, behind decode_sm90.cu: its launch, and
+ * the call that is timed. */
 #ifndef TAMIS_BENCH_GPU_FEW_CUH
 #define TAMIS_BENCH_GPU_FEW_CUH
 
@@ -10,20 +10,7 @@ namespace {
 
 constexpr int kMultiprocessors = 132;
 
-using Queue = std::function<void(cudaStream_t)>;
-
 __global__ void nothing() {
-}
-
-cudaGraphExec_t graph_of(cudaStream_t stream, const Queue &queue) {
-    cudaGraph_t graph;
-    cudaGraphExec_t exec;
-    CHECK(cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal));
-    queue(stream);
-    CHECK(cudaStreamEndCapture(stream, &graph));
-    CHECK(cudaGraphInstantiate(&exec, graph, 0));
-    CHECK(cudaGraphDestroy(graph));
-    return exec;
 }
 
 /* Before the first launch. */
@@ -68,7 +55,7 @@ struct Few {
     uint32_t *done;
     int parts, how, any; /* as launch.c has them; by mma.sync */
 
-    Few(int rows, uint64_t seed) : s(released(rows, 1048576)) {
+    Few(int rows, uint64_t seed, int64_t positions = 1048576) : s(released(rows, positions)) {
         make(c, s, seed);
         out = positions_of(c, s);
         c.score.logits = out.logits;

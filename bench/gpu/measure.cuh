@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-/* measure.cuh: what bench programs share: errors, random bits, times with a cold L2. */
+/* measure.cuh: what bench programs share: errors, random bits, times with a cold L2, graphs. */
 #ifndef TAMIS_BENCH_GPU_MEASURE_CUH
 #define TAMIS_BENCH_GPU_MEASURE_CUH
 
@@ -55,6 +55,55 @@ float median_ms(int repeats, const std::function<void()> &run) {
     CHECK(cudaGetLastError());
     return median(times);
 }
+
+using Queue = std::function<void(cudaStream_t)>;
+
+cudaGraphExec_t graph_of(cudaStream_t stream, const Queue &queue) {
+    cudaGraph_t graph;
+    cudaGraphExec_t exec;
+    CHECK(cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal));
+    queue(stream);
+    CHECK(cudaStreamEndCapture(stream, &graph));
+    CHECK(cudaGraphInstantiate(&exec, graph, 0));
+    CHECK(cudaGraphDestroy(graph));
+    return exec;
+}
+
+/* Of graphs. */
+struct Timer {
+    static constexpr size_t kFlush = (size_t)512 << 20;
+    uint8_t *flush;
+    cudaStream_t stream;
+    cudaEvent_t from, to;
+    Timer() {
+        CHECK(cudaMalloc(&flush, kFlush));
+        CHECK(cudaStreamCreate(&stream));
+        CHECK(cudaEventCreate(&from));
+        CHECK(cudaEventCreate(&to));
+    }
+    /* Microseconds of a graph of what `queue` queues. */
+    float run(const Queue &queue, bool cold = true) {
+        cudaGraphExec_t exec = graph_of(stream, queue);
+        std::vector<float> times;
+        for (int i = 0; i < 12; i++) {
+            if (cold) {
+                CHECK(cudaMemsetAsync(flush, i, kFlush, stream));
+            }
+            CHECK(cudaEventRecord(from, stream));
+            CHECK(cudaGraphLaunch(exec, stream));
+            CHECK(cudaEventRecord(to, stream));
+            CHECK(cudaStreamSynchronize(stream));
+            float ms;
+            CHECK(cudaEventElapsedTime(&ms, from, to));
+            if (i > 0) {
+                times.push_back(ms * 1000.0f);
+            }
+        }
+        CHECK(cudaGetLastError());
+        CHECK(cudaGraphExecDestroy(exec));
+        return median(times);
+    }
+};
 
 } // namespace
 

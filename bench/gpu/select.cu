@@ -386,41 +386,6 @@ int check_all() {
 
 /* ---- times ---- */
 
-struct Timer {
-    static constexpr size_t kFlush = (size_t)512 << 20;
-    uint8_t *flush;
-    cudaStream_t stream;
-    cudaEvent_t from, to;
-    Timer() {
-        CHECK(cudaMalloc(&flush, kFlush));
-        CHECK(cudaStreamCreate(&stream));
-        CHECK(cudaEventCreate(&from));
-        CHECK(cudaEventCreate(&to));
-    }
-    /* Microseconds of a graph of what `queue` queues. */
-    float run(const Queue &queue, bool cold = true) {
-        cudaGraphExec_t exec = graph_of(stream, queue);
-        std::vector<float> times;
-        for (int i = 0; i < 12; i++) {
-            if (cold) {
-                CHECK(cudaMemsetAsync(flush, i, kFlush, stream));
-            }
-            CHECK(cudaEventRecord(from, stream));
-            CHECK(cudaGraphLaunch(exec, stream));
-            CHECK(cudaEventRecord(to, stream));
-            CHECK(cudaStreamSynchronize(stream));
-            float ms;
-            CHECK(cudaEventElapsedTime(&ms, from, to));
-            if (i > 0) {
-                times.push_back(ms * 1000.0f);
-            }
-        }
-        CHECK(cudaGetLastError());
-        CHECK(cudaGraphExecDestroy(exec));
-        return median(times);
-    }
-};
-
 void time_select() {
     Timer timer;
     printf("empty kernel: %.2f us\n",
