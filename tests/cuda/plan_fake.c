@@ -199,6 +199,27 @@ static void steps(void **state) {
     tamis_indexer_destroy(indexer);
 }
 
+/* One kernel where a CTA has all rows, or where there are none. */
+static void step_kernels(void **state) {
+    static const int64_t rows[][2] = {{0, 1}, {1, 1}, {256, 1}, {257, 2}, {600, 2}};
+    (void)state;
+    seed(6);
+    layers *l = layers_make(sizes, some, COUNT(some));
+    tamis_indexer *indexer = layers_indexer(l, "auto", TAMIS_SPARSE_ON);
+    tamis_cuda_plan *plan = plan_for(l, indexer, 600, 300);
+    for (int i = 0; i < COUNT(rows); i++) {
+        tamis_batch b = l->batch;
+        tamis_step step;
+        tamis_error e = {0};
+        int launches = machine->launches;
+        b.tokens = rows[i][0];
+        succeeded(tamis_cuda_step_make(plan, &b, &step, NULL, &e), &e, __LINE__);
+        assert_int_equal(machine->launches, launches + rows[i][1]);
+    }
+    tamis_cuda_plan_destroy(plan);
+    tamis_indexer_destroy(indexer);
+}
+
 typedef tamis_status run_call(tamis_cuda_plan *plan, const tamis_step *step,
                               const tamis_layer_args *args, void *stream, tamis_error *error);
 
@@ -553,12 +574,12 @@ static int after(void **state) {
 
 int main(void) {
     static const struct CMUnitTest list[] = {
-        cmocka_unit_test_teardown(creation, after),   cmocka_unit_test_teardown(workspace, after),
-        cmocka_unit_test_teardown(steps, after),      cmocka_unit_test_teardown(runs, after),
-        cmocka_unit_test_teardown(decoded, after),    cmocka_unit_test_teardown(raises, after),
-        cmocka_unit_test_teardown(routes, after),     cmocka_unit_test_teardown(widths, after),
-        cmocka_unit_test_teardown(bands, after),      cmocka_unit_test_teardown(tiles, after),
-        cmocka_unit_test_teardown(dense_tiles, after)};
+        cmocka_unit_test_teardown(creation, after), cmocka_unit_test_teardown(workspace, after),
+        cmocka_unit_test_teardown(steps, after),    cmocka_unit_test_teardown(step_kernels, after),
+        cmocka_unit_test_teardown(runs, after),     cmocka_unit_test_teardown(decoded, after),
+        cmocka_unit_test_teardown(raises, after),   cmocka_unit_test_teardown(routes, after),
+        cmocka_unit_test_teardown(widths, after),   cmocka_unit_test_teardown(bands, after),
+        cmocka_unit_test_teardown(tiles, after),    cmocka_unit_test_teardown(dense_tiles, after)};
     tamis_error e = {0};
     void *library = dlopen("libcuda.so.1", RTLD_NOW);
     fake_machine *(*machine_of)(void) = NULL;

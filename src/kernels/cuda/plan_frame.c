@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * plan_frame.c: what a layer queues around its tiles: the gate that hides what is not this step's,
- * K decoded once, the cut of rows into tiles, the stamp. They read and write what the device alone
- * knows, so that a graph's replay finds its own.
+ * plan_frame.c: what a layer has around its tiles: the gate that hides what is not this step's, K
+ * decoded once, the cut of rows into tiles, the stamp of its last lists. They read and write what
+ * the device alone knows, so that a graph's replay finds its own.
  */
 #include "fail.h"
 #include "kernels/cuda/plan_run.h"
