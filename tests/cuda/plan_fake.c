@@ -340,19 +340,27 @@ static void routes(void **state) {
     assert_int_equal(launched(l, TAMIS_SPARSE_ON, 300, LAYER_SOURCE), 4);
 }
 
+/* From here on the machine counts a kernel's launches, and shows them to `look`. */
+static void watch_kernel(int kernel, void (*look)(void **parameters)) {
+    machine->watched = cuda->kernels[kernel] = (void *)machine; /* which no other is */
+    machine->look = look;
+    machine->seen = 0;
+}
+
+static void unwatch_kernel(int kernel) {
+    machine->watched = cuda->kernels[kernel] = NULL;
+    machine->look = NULL;
+}
+
 /* The routes of a consumer whose plan may have rows of both, when its page tables bound lengths to
  * `pages` pages. */
 static void narrow(layers *l, int32_t mode, int64_t pages, int sparse, int dense) {
-    tamis_cu_handle *kernels = cuda->kernels;
     l->batch.page_table_width[0] = l->batch.page_table_width[1] = pages;
-    machine->watched = (void *)machine; /* which none is */
-    machine->seen = 0;
-    kernels[TAMIS_CUDA_sparse_mqa_logits_smxx_h32_d64] = machine->watched;
+    watch_kernel(TAMIS_CUDA_sparse_mqa_logits_smxx_h32_d64, NULL);
     int launches = launched(l, mode, 300, LAYER_CONSUMER);
-    kernels[TAMIS_CUDA_sparse_mqa_logits_smxx_h32_d64] = NULL;
+    unwatch_kernel(TAMIS_CUDA_sparse_mqa_logits_smxx_h32_d64);
     assert_int_equal(machine->seen, sparse);
     assert_int_equal(launches, 1 + 2 * sparse + 2 * dense);
-    machine->watched = NULL;
 }
 
 static void widths(void **state) {
@@ -430,14 +438,13 @@ static void bands(void **state) {
     }
 }
 
-/* How many lists were queued, how many with a stamp, the last one of these. */
-static int lists, stamps, last_stamp;
+/* Of the lists that were queued, how many have a stamp, and which is the last of these. */
+static int stamps, last_stamp;
 
 static void look_at_lists(void **parameters) {
     const tamis_publish_job *job = parameters[0];
-    lists++;
     stamps += job->stamp.stamp != NULL;
-    last_stamp = job->stamp.stamp ? lists : last_stamp;
+    last_stamp = job->stamp.stamp ? machine->seen : last_stamp;
 }
 
 /* Of a source whose plan has room for `rows` rows of a stretch and block maxima of `maxima`: its
@@ -448,16 +455,12 @@ static int source_launches(const layers *l, int64_t rows, int64_t maxima, int64_
     plan->room.rows = rows;
     plan->room.maxima =
         maxima * tamis_maxima_units(plan->longest, l->shape.block) * TAMIS_MAXIMA_UNIT;
-    lists = stamps = last_stamp = 0;
-    machine->watched = (void *)machine; /* which none is */
-    machine->look = look_at_lists;
-    cuda->kernels[TAMIS_CUDA_publish_smxx] = machine->watched;
+    stamps = last_stamp = 0;
+    watch_kernel(TAMIS_CUDA_publish_smxx, look_at_lists);
     int launches = launches_of(plan, l, LAYER_SOURCE, l->batch.tokens);
-    cuda->kernels[TAMIS_CUDA_publish_smxx] = NULL;
-    machine->watched = NULL;
-    machine->look = NULL;
+    unwatch_kernel(TAMIS_CUDA_publish_smxx);
     assert_int_equal(stamps, 1);
-    assert_int_equal(last_stamp, lists);
+    assert_int_equal(last_stamp, machine->seen);
     tamis_cuda_plan_destroy(plan);
     tamis_indexer_destroy(indexer);
     return launches;
