@@ -20,6 +20,12 @@ template <class T> T *on_device(const std::vector<T> &host) {
     return device;
 }
 
+template <class T> std::vector<T> from_device(const T *p, size_t n) {
+    std::vector<T> v(n);
+    CHECK(cudaMemcpy(v.data(), p, n * sizeof(T), cudaMemcpyDeviceToHost));
+    return v;
+}
+
 void fill(std::vector<uint8_t> &bytes, random_bits &bits) {
     for (size_t i = 0; i < bytes.size(); i += 8) {
         const uint64_t eight = bits();

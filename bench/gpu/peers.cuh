@@ -1,11 +1,27 @@
 // SPDX-License-Identifier: MIT
-/* peers.cuh: launches of the kernels that peers_export.py compiled, for bench programs. */
+/* peers.cuh: what programs that time peers share: times, and launches of the kernels that
+ * peers_export.py compiled. */
 #ifndef TAMIS_BENCH_GPU_PEERS_CUH
 #define TAMIS_BENCH_GPU_PEERS_CUH
 
 #include "measure.cuh"
 
 namespace {
+
+/* Microseconds. */
+struct Times {
+    float cold, warm; /* of one launch; of twenty in L2, each */
+};
+
+Times times_of(Timer &timer, const Queue &queue) {
+    const auto twenty = [&](cudaStream_t stream) {
+        for (int i = 0; i < 20; i++) {
+            queue(stream);
+        }
+    };
+    const float cold = timer.run(queue);
+    return {cold, timer.run(twenty, false) / 20};
+}
 
 void good_or_exit(int error, const char *what) {
     if (error) {

@@ -121,12 +121,6 @@ void select_theirs(const Theirs &t, cudaStream_t stream) {
 
 /* ---- checks ---- */
 
-template <class T> std::vector<T> from_device(const T *p, size_t n) {
-    std::vector<T> v(n);
-    CHECK(cudaMemcpy(v.data(), p, n * sizeof(T), cudaMemcpyDeviceToHost));
-    return v;
-}
-
 float of_e4m3(uint8_t b) {
     const int exponent = b >> 3 & 15, mantissa = b & 7;
     const float x =
@@ -212,15 +206,11 @@ bool time_all(int64_t only) {
                 continue;
             }
             auto show = [&](const char *name, const Queue &queue) {
-                const auto twenty = [&](cudaStream_t st) {
-                    for (int i = 0; i < 20; i++) {
-                        queue(st);
-                    }
-                };
-                const float cold = timer.run(queue), warm = timer.run(twenty, false) / 20;
+                const Times took = times_of(timer, queue);
                 printf(
                     "%7lld positions, %4d rows, %-42s cold %9.2f us %8.1f ns/row, warm %9.2f us\n",
-                    (long long)positions, rows, name, cold, (double)cold * 1e3 / rows, warm);
+                    (long long)positions, rows, name, took.cold, (double)took.cold * 1e3 / rows,
+                    took.warm);
                 fflush(stdout);
             };
             show("tokenspeed: scores", [&](cudaStream_t st) { score_theirs(t, st); });

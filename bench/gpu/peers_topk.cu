@@ -106,6 +106,12 @@ void fi_clusters(const Problem &p, cudaStream_t stream) {
         p.length, p.topk, cached, each, false, p.topk, stream);
 }
 
+void fi_ragged(const Problem &p, bool deterministic, fi::TopKTieBreak ties, cudaStream_t stream) {
+    CHECK((fi::TopKRaggedTransformDispatch<float, int32_t>(
+        p.scores, p.positions, p.zeros, p.lengths, nullptr, (uint32_t)p.rows, (uint32_t)p.topk,
+        (uint32_t)p.length, p.states, deterministic, ties, stream)));
+}
+
 /* ---- DeepSelect ---- */
 
 #ifdef DEEP_SELECT
@@ -202,17 +208,11 @@ std::vector<Peer> all_peers(const std::string &only) {
          }},
         {"FI: ragged", false, any,
          [](const Problem &p, cudaStream_t st) {
-             CHECK((fi::TopKRaggedTransformDispatch<float, int32_t>(
-                 p.scores, p.positions, p.zeros, p.lengths, nullptr, (uint32_t)p.rows,
-                 (uint32_t)p.topk, (uint32_t)p.length, p.states, false, fi::TopKTieBreak::None,
-                 st)));
+             fi_ragged(p, false, fi::TopKTieBreak::None, st);
          }},
         {"FI: ragged, low, ascending", false, any,
          [](const Problem &p, cudaStream_t st) {
-             CHECK((fi::TopKRaggedTransformDispatch<float, int32_t>(
-                 p.scores, p.positions, p.zeros, p.lengths, nullptr, (uint32_t)p.rows,
-                 (uint32_t)p.topk, (uint32_t)p.length, p.states, true, fi::TopKTieBreak::Small,
-                 st)));
+             fi_ragged(p, true, fi::TopKTieBreak::Small, st);
          }},
         {"FI: radix", false, any,
          [](const Problem &p, cudaStream_t st) {
@@ -427,15 +427,9 @@ void time_all(Problem &p, const std::string &only) {
                     printf("%4d of %6d, %4d rows %-27s WRONG\n", p.topk, p.length, rows, peer.name);
                     continue;
                 }
-                const auto once = [&](cudaStream_t st) { peer.run(p, st); };
-                const auto twenty = [&](cudaStream_t st) {
-                    for (int i = 0; i < 20; i++) {
-                        peer.run(p, st);
-                    }
-                };
-                const float cold = timer.run(once), warm = timer.run(twenty, false) / 20;
+                const Times t = times_of(timer, [&](cudaStream_t st) { peer.run(p, st); });
                 printf("%4d of %6d, %4d rows %-27s cold %9.2f us %8.1f ns/row, warm %9.2f us%s\n",
-                       p.topk, p.length, rows, peer.name, cold, cold * 1e3 / rows, warm,
+                       p.topk, p.length, rows, peer.name, t.cold, t.cold * 1e3 / rows, t.warm,
                        strcmp(peer.name, picked(p)) ? "" : "  <- flashinfer.top_k");
                 fflush(stdout);
             }

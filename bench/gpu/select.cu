@@ -87,12 +87,6 @@ std::vector<int32_t> best_of(const std::vector<uint64_t> &keys, int64_t want) {
     return order;
 }
 
-template <class T> std::vector<T> from_device(const T *p, size_t n) {
-    std::vector<T> v(n);
-    CHECK(cudaMemcpy(v.data(), p, n * sizeof(T), cudaMemcpyDeviceToHost));
-    return v;
-}
-
 /* ---- pools ---- */
 
 int failures;
